@@ -1,0 +1,260 @@
+"""The advantage variants: each is one short function from a Rollout to token advantages (P, G, T).
+
+What an advantage is. A prompt gets a group of G sampled responses, and each response i a reward r_i:
+1 if it is correct, else 0. The update makes every sampled token likelier in proportion to its
+advantage, and less likely where that is negative. So the advantage says which tokens are to be said
+more often, and by how much; the variants differ in nothing else. A group is all-fail (every reward
+is 0), all-pass (every reward is 1) or mixed.
+
+Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabulary, D width.
+    rollout.rewards   (P, G)        r_i
+    rollout.mask      (P, G, T)     True on the |y_i| tokens of response y_i; results are 0 elsewhere
+    rollout.tokens    (P, G, T)     y_{i,t}, as numbers
+    rollout.logprobs  (P, G, T)     log pi of each token; pi is the policy that sampled it
+    rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), the distribution the token was drawn from
+    rollout.hidden    (P, G, T, D)  h, the vector that the unembedding turned into that distribution
+    mu, sigma         (P, 1)        mean and population standard deviation of a group's rewards
+
+Nothing here changes its input, and no gradient flows through an advantage. Padding may hold
+anything, so it is selected away, not multiplied by 0 (0 * NaN is NaN).
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from grpo import Rollout
+
+EPS = 1e-6  # added to sigma
+
+
+def centre(rewards: Tensor) -> Tensor:
+    """r_i - mu within each group (P, G); exactly 0 in a group of equal rewards."""
+    equal = (rewards == rewards[:, :1]).all(1, keepdim=True)
+    return (rewards - rewards.mean(1, keepdim=True)).masked_fill(equal, 0.0)
+
+
+def standardise(rewards: Tensor) -> Tensor:
+    """(r_i - mu) / (sigma + eps) within each group (P, G); exactly 0 in a group of equal rewards.
+
+    sigma divides by G. So where a share p of the group is correct, these get sqrt((1-p)/p) and the
+    others -sqrt(p/(1-p)), as in Lemma 4.2 of arXiv 2505.18830. Some implementations divide by G - 1.
+    """
+    return centre(rewards) / (rewards.std(1, correction=0, keepdim=True) + EPS)
+
+
+def on_tokens(rollout: Rollout, A: Tensor) -> Tensor:
+    """A_i (P, G) or A_{i,t} (P, G, T) -> A_{i,t} (P, G, T), 0 outside the mask, without gradient."""
+    return torch.where(rollout.mask, A if A.dim() == 3 else A[..., None], 0.0).detach()
+
+
+def grpo(rollout: Rollout) -> Tensor:
+    """Group relative policy optimization. arXiv 2402.03300, section 4.1.2.
+
+        A_{i,t} = (r_i - mu) / (sigma + eps)
+
+    A response is good if it beats the others of its group: the group's mean is the baseline, and no
+    value network is needed. Dividing by sigma gives rare outcomes weight: the one correct response
+    of eight gets +2.65, each of seven correct ones +0.38. All-fail and all-pass groups: all 0.
+    """
+    return on_tokens(rollout, standardise(rollout.rewards))
+
+
+def dr_grpo(rollout: Rollout) -> Tensor:
+    """GRPO done right. arXiv 2503.20783; its loss divides by a constant length (table LOSS).
+
+        A_{i,t} = r_i - mu
+
+    Without sigma in the denominator, groups with about as many right as wrong responses count most,
+    nearly solved and nearly hopeless ones least. All-fail and all-pass groups: all 0.
+    """
+    return on_tokens(rollout, centre(rollout.rewards))
+
+
+def rloo(rollout: Rollout) -> Tensor:
+    """REINFORCE leave-one-out. arXiv 2402.14740.
+
+        A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  G / (G - 1) (r_i - mu)
+
+    The baseline is the mean of the other responses, so it does not depend on y_i, and the gradient
+    is unbiased. All-fail and all-pass groups: all 0.
+    """
+    G = rollout.rewards.size(1)
+    return on_tokens(rollout, G / max(G - 1, 1) * centre(rollout.rewards))
+
+
+def pos_only(rollout: Rollout) -> Tensor:
+    """Positive advantages only. arXiv 2505.18830, section 3.
+
+        A_{i,t} = max(A_i, 0),   A_i as in grpo
+
+    Correct responses are imitated, incorrect ones ignored. All-fail and all-pass groups: all 0.
+    """
+    return on_tokens(rollout, standardise(rollout.rewards).clamp(min=0.0))
+
+
+def critic(rollout: Rollout) -> Tensor:
+    """A learned token critic: experiment 1 of this line of research.
+
+        A_{i,t} = A_i + b_phi(y_{i,t}),   A_i as in grpo
+
+    The hope: a second network, trained beside the policy (critic_loss), learns which tokens matter.
+    b_phi is its output just after it has read y_{i,t}, so that it judges that token; the output one
+    position earlier could not depend on the token, and would only be a baseline. The bias is added
+    in all-fail and all-pass groups too. ValueError if rollout.token_bias is missing.
+    Reported: unstable, never better: token credit without supervision adds variance, not signal.
+    """
+    if rollout.token_bias is None:
+        raise ValueError("critic needs rollout.token_bias")
+    return on_tokens(rollout, standardise(rollout.rewards)[..., None] + rollout.token_bias)
+
+
+def critic_loss(bias: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    """The critic's loss, a scalar; all inputs (P, G, T), advantages as in grpo.
+
+        loss(phi) = - mean_i A_i sum_t b_phi(y_{i,t})
+
+    b grows on tokens that keep appearing in good responses. It is linear in b, so nothing bounds b:
+    that is part of what the experiment shows.
+    """
+    return -(advantages * bias).masked_fill(~mask, 0.0).sum(-1).mean()
+
+
+def compensation(rollout: Rollout) -> Tensor:
+    """Probability compensation: experiment 2 of this line of research.
+
+        A_{i,t} = A_i (2 - pi_t / pi_max)   if A_i > 0, else A_i;   A_i as in grpo
+
+    pi_t is the probability that y_{i,t} was sampled with, pi_max the largest pi_t of the response.
+    The hope: seize rare opportunities, an improbable token of a good response counts up to twice.
+    All-fail and all-pass groups: all 0.
+    Reported: early divergence; it acts like an aggressive importance weight.
+    """
+    A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
+    logp = rollout.logprobs.masked_fill(~rollout.mask, -math.inf)
+    peak = logp.amax(-1, keepdim=True)  # log pi_max; a difference of logarithms cannot overflow
+    return on_tokens(rollout, torch.where(A > 0, A * (2 - (logp - peak).exp()), A))
+
+
+def culling(rollout: Rollout) -> Tensor:
+    """Culling solved prompts: experiment 3 of this line of research.
+
+        A_{i,t} = A_i as in grpo; a solved prompt leaves the training set from the next epoch on
+
+    The hope: concentration of force, the budget goes to what is not solved yet.
+    Reported: no change; a hard prompt stays all-fail even if it is sampled a little more often.
+    """
+    return grpo(rollout)
+
+
+def solved(rollout: Rollout) -> Tensor:
+    """(P,) bool: the prompts whose G responses are all correct."""
+    return (rollout.rewards == 1).all(1)
+
+
+def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
+    """Negative advantage for all-fail groups: experiment 4 of this line of research.
+
+        A_{i,t} = -c in an all-fail group, else A_i as in grpo
+
+    GRPO learns nothing from a group that failed altogether, and samples the same again. Pushing all
+    its responses down moves probability to answers not tried yet. c = 0 is grpo. All-pass: 0.
+    Reported: a small, inconclusive gain; later confirmed by ngrpo.
+    """
+    all_fail = (rollout.rewards == 0).all(1, keepdim=True)
+    return on_tokens(rollout, standardise(rollout.rewards).masked_fill(all_fail, -c))
+
+
+def ngrpo(rollout: Rollout) -> Tensor:
+    """Negative-enhanced GRPO. arXiv 2509.18851, Eq. 5-6; clip range of section 4.2 in table LOSS.
+
+        A_{i,t} = (r_i - mu') / (sigma' + eps),   mu', sigma' over r_1..r_G and one virtual reward 1
+
+    A correct response is imagined in every group, so an all-fail group is not all equal: it gets
+    -1/sqrt(G). All-pass groups: 0. For G = 8 with one correct: +1.871 and -0.535. This is the printed
+    equation, whose sigma' divides by G + 1; the authors' code divides by G (+1.764 and -0.504).
+    """
+    with_virtual = torch.cat([rollout.rewards, torch.ones_like(rollout.rewards[:, :1])], dim=1)
+    return on_tokens(rollout, standardise(with_virtual)[:, :-1])
+
+
+def likelihood(rollout: Rollout) -> Tensor:
+    """The true answer's likelihood as a dense reward: experiment 5 of this line of research.
+
+        r_i becomes L_i = pi(true answer | x, reasoning of y_i) in all-fail groups; then as in grpo
+
+    The hope: reasoning is good if it makes the true answer likely. What is trained stays the sampled
+    tokens, wrong answer included. Mixed and all-pass groups are as in grpo. L_i is computed by
+    grpo.answer_likelihood; ValueError if rollout.answer_likelihood is missing.
+    Reported: degraded; it joins arbitrary reasoning to a right answer.
+    """
+    if rollout.answer_likelihood is None:
+        raise ValueError("likelihood needs rollout.answer_likelihood")
+    all_fail = (rollout.rewards == 0).all(1, keepdim=True)
+    r = torch.where(all_fail, rollout.answer_likelihood, rollout.rewards)
+    return on_tokens(rollout, standardise(r))
+
+
+def nthr_scores(rollout: Rollout) -> Tensor:
+    """How much each token's gradient agrees with those of the correct responses: s (P, G, T).
+
+    arXiv 2505.18830, Eq. 7. With e_y the one-hot vector of token y:
+
+        g_{i,k}  = e_{y_{i,k}} - pi(. | x, y_{i,<k})                        prediction error, (V,)
+        s_{j,k'} = sum_{i correct} sum_k <g_{i,k}, g_{j,k'}> <h_{i,k}, h_{j,k'}>
+
+    g h^T is the gradient of the token's log-probability with respect to the unembedding, and
+    <g, g'><h, h'> the inner product of two such gradients. So a large s_{j,k'} says that making
+    y_{j,k'} less likely would make the correct responses less likely too. The double sum need not
+    be formed (section 7.4): its part without j is one matrix per group,
+
+        s_{j,k'} = g_{j,k'}^T M h_{j,k'},    M = sum_{i correct} sum_k g_{i,k} h_{i,k}^T    (V, D)
+    """
+    tokens = rollout.tokens.masked_fill(~rollout.mask, 0)
+    one_hot = torch.zeros_like(rollout.probs).scatter(-1, tokens[..., None], 1.0)
+    g = torch.where(rollout.mask[..., None], one_hot - rollout.probs, 0.0)  # (P, G, T, V)
+    h = torch.where(rollout.mask[..., None], rollout.hidden, 0.0)  # (P, G, T, D)
+    g_correct = g * (rollout.rewards == 1)[..., None, None]
+    M = g_correct.flatten(1, 2).transpose(1, 2) @ h.flatten(1, 2)  # (P, V, GT) @ (P, GT, D)
+    return ((g @ M[:, None]) * h).sum(-1).detach()  # (P, G, T, D) summed over D
+
+
+def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tensor:
+    """Negative token hidden reward. arXiv 2505.18830, section 5, Algorithm 1.
+
+    GRPO pushes down all tokens of a wrong response, the right steps in it as well, and with them the
+    correct responses that take the same steps (lazy likelihood displacement). NTHR spares these:
+
+        sbar_i   = mean over the tokens of correct response i of s_{i,k}        s: nthr_scores
+        tau      = beta min_{i correct} sbar_i                                  Eq. 8
+        selected = tokens of incorrect responses with s_{j,k'} > tau
+        A_{j,k'} = eta A_j if selected, else A_j;   eta = 2 |p - 1/2|           section 7.3
+
+    A_j is as in grpo, p the share of correct responses. Only mixed groups have anything to select;
+    all-fail and all-pass groups are all 0. eta = 1 is grpo. beta = -inf selects all tokens of
+    incorrect responses. sbar_i counts i's influence on itself, for with one correct response there
+    is no other; the paper's text says "other correct responses".
+    Reported: mitigates the displacement; +0.8 to +2.4 points on models of 0.5B to 3B parameters.
+    """
+    s, correct = nthr_scores(rollout), rollout.rewards == 1  # (P, G, T), (P, G)
+    sbar = s.sum(-1) / rollout.mask.sum(-1).clamp(min=1)  # (P, G)
+    tau = beta * sbar.masked_fill(~correct, math.inf).amin(1)[:, None, None]  # (P, 1, 1)
+    if beta == -math.inf:  # a case of its own: sbar may be negative
+        tau = torch.full_like(tau, -math.inf)
+    selected = (s > tau) & (correct.any(1, keepdim=True) & ~correct)[..., None]
+    p = correct.to(s.dtype).mean(1)[:, None, None]
+    factor = 2 * (p - 0.5).abs() if eta is None else eta
+    A = grpo(rollout)
+    return torch.where(selected, factor * A, A)
+
+
+VARIANTS: dict[str, Callable[[Rollout], Tensor]] = {
+    variant.__name__: variant
+    for variant in (grpo, dr_grpo, rloo, pos_only, critic, compensation)
+    + (culling, negative, ngrpo, likelihood, nthr)
+}
+
+# What a variant changes about the loss: arguments of grpo.policy_loss, where the defaults stand.
+LOSS = {"ngrpo": {"clip_low": 0.16, "clip_high": 0.24}, "dr_grpo": {"aggregate": "constant"}}
