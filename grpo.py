@@ -81,8 +81,8 @@ def sample_rollout(
 
     ended = ((tokens == eos) & mask).any(-1)  # (P, G)
     ends = (mask.sum(-1) - ended.long()).flatten().tolist()
-    rows = [row[:end] for row, end in zip(tokens.flatten(0, 1).tolist(), ends)]
-    texts = tokenizer.decode_batch(rows, skip_special_tokens=False)  # a sampled <pad> stays visible
+    ids = [row[:end] for row, end in zip(tokens.flatten(0, 1).tolist(), ends)]
+    texts = tokenizer.decode_batch(ids, skip_special_tokens=False)  # a sampled <pad> stays visible
     texts = [texts[i * G : (i + 1) * G] for i in range(P)]
     rewards = [[task.reward(p, text) for text in group] for p, group in zip(problems, texts)]
     rewards = torch.tensor(rewards, device=device) * ended
@@ -248,15 +248,12 @@ def update(
     """
     clip_range = {k: v for k, v in loss_options.items() if k in ("clip_low", "clip_high")}
     sums = torch.zeros(4, device=advantages.device)
-    if kl:
-        with torch.no_grad():
-            reference_logprobs = response_logprobs(reference, rollout)
     for groups in torch.arange(len(advantages), device=advantages.device).chunk(minibatches):
         mask, old, A = rollout.mask[groups], rollout.logprobs[groups], advantages[groups]
         logprobs = response_logprobs(model, rollout, groups)
         loss = policy_loss(logprobs, old, A, mask, **loss_options)
         if kl:
-            d = log_ratio(reference_logprobs[groups], logprobs, mask)
+            d = log_ratio(response_logprobs(reference, rollout, groups), logprobs, mask)
             loss = loss + kl * k3(d)[mask].mean()
         grad_norm = descend(optimizer, loss)
         d = log_ratio(logprobs.detach(), old, mask)
