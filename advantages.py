@@ -20,7 +20,6 @@ anything, so it is selected away, not multiplied by 0 (0 * NaN is NaN).
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -240,9 +239,8 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
     """
     s, correct = nthr_scores(rollout), rollout.rewards == 1  # (P, G, T), (P, G)
     sbar = s.sum(-1) / rollout.mask.sum(-1).clamp(min=1)  # (P, G)
-    tau = beta * sbar.masked_fill(~correct, math.inf).amin(1)[:, None, None]  # (P, 1, 1)
-    if beta == -math.inf:  # a case of its own: sbar may be negative
-        tau = torch.full_like(tau, -math.inf)
+    lowest = sbar.masked_fill(~correct, math.inf).amin(1)[:, None, None]  # (P, 1, 1)
+    tau = beta * lowest if beta > -math.inf else beta  # lowest may be negative
     selected = (s > tau) & (correct.any(1, keepdim=True) & ~correct)[..., None]
     p = correct.to(s.dtype).mean(1)[:, None, None]
     factor = 2 * (p - 0.5).abs() if eta is None else eta
@@ -250,7 +248,8 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
     return torch.where(selected, factor * A, A)
 
 
-VARIANTS: dict[str, Callable[[Rollout], Tensor]] = {
+# name -> function, Rollout -> token advantages (P, G, T)
+VARIANTS = {
     variant.__name__: variant
     for variant in (grpo, dr_grpo, rloo, pos_only, critic, compensation)
     + (culling, negative, ngrpo, likelihood, nthr)

@@ -26,6 +26,7 @@ from torch import Tensor
 from model import GPT, generate
 from tasks import EOS, MARKER, Problem, Task
 
+CHUNK = 64  # rows in a forward pass of the update
 MAX_GRAD_NORM = 1.0
 MAX_LOG_RATIO = 20.0  # past it exp() nears overflow, and 0 * inf spoils what the clip has stopped
 
@@ -94,15 +95,14 @@ def sample_rollout(
 def response_rows(rollout: Rollout, groups=slice(None)) -> tuple[Tensor, Tensor]:
     """Rows to read again, prompt + response + padding (B, L), and each response token's column (B, T).
 
-    `groups` selects groups. The columns of padding, which may lie outside the row, are set to its last.
+    `groups` selects groups. The column of padding is 1.
     """
     tokens, lengths = rollout.tokens[groups], rollout.lengths[groups]
     P, G, T = tokens.size()
     columns = lengths[:, None, None] + torch.arange(T, device=tokens.device).expand(P, G, T)
     rows = F.pad(rollout.prompts[groups], (0, T))[:, None].repeat(1, G, 1)  # (P, G, Lp + T)
     rows = rows.scatter(2, columns, tokens).flatten(0, 1)  # (B, Lp + T)
-    L = int((lengths[:, None] + rollout.mask[groups].sum(-1)).max())
-    return rows[:, :L], columns.clamp(max=L - 1).flatten(0, 1)
+    return rows, torch.where(rollout.mask[groups], columns, 1).flatten(0, 1)
 
 
 def logprobs_at(
@@ -113,10 +113,13 @@ def logprobs_at(
     Teacher-forced: one pass over the rows. The token in column c is judged by what the model says
     after column c - 1.
     """
-    h = model.hidden(rows[:, :-1])  # (B, L - 1, D)
-    h = h.gather(1, (columns - 1)[..., None].expand(-1, -1, h.size(-1)))  # (B, T, D)
-    logp = F.log_softmax(model.unembed(h) / temperature, dim=-1)  # (B, T, V)
-    return logp.gather(-1, tokens[..., None])[..., 0]  # (B, T)
+    order, logprobs = columns.amax(1).argsort(), []
+    for part in order.split(CHUNK):  # rows of like length together, so that little padding is read
+        h = model.hidden(rows[part, : columns[part].max()])  # (b, l, D)
+        h = h.gather(1, (columns[part] - 1)[..., None].expand(-1, -1, h.size(-1)))  # (b, T, D)
+        logp = F.log_softmax(model.unembed(h) / temperature, dim=-1)  # (b, T, V)
+        logprobs.append(logp.gather(-1, tokens[part][..., None])[..., 0])
+    return torch.cat(logprobs)[order.argsort()]  # (B, T)
 
 
 def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:
@@ -140,16 +143,14 @@ def answer_likelihood(model: GPT, rollout: Rollout) -> Tensor:
     """
     likelihood = torch.zeros_like(rollout.rewards)
     groups = (rollout.rewards == 0).all(1).nonzero()[:, 0].tolist()
-    problems = [(rollout.problems[i], text) for i in groups for text in rollout.texts[i]]  # B rows
-    if problems:
-        reasonings = [p.prompt + text.split(MARKER)[0] for p, text in problems]
-        endings = [MARKER + p.answer + EOS for p, _ in problems]
-        texts = [reasoning + ending for reasoning, ending in zip(reasonings, endings)]
+    pairs = [(rollout.problems[i], text) for i in groups for text in rollout.texts[i]]  # B rows
+    if pairs:
+        texts = [p.prompt + y.split(MARKER)[0] + MARKER + p.answer + EOS for p, y in pairs]
         rows, lengths = encode(rollout.tokenizer, texts, likelihood.device)  # (B, L), (B,)
         assert rows.size(1) <= model.config.block_size, "the block size leaves room for the answer"
-        sizes = encode(rollout.tokenizer, endings, likelihood.device)[1][:, None]  # (B, 1)
-        a = torch.arange(int(sizes.max()), device=likelihood.device)
-        columns = (lengths[:, None] - sizes + a).clamp(max=rows.size(1) - 1)  # (B, A)
+        sizes = torch.tensor([[len(p.answer) + 2] for p, _ in pairs], device=rows.device)  # (B, 1)
+        a = torch.arange(int(sizes.max()), device=rows.device)
+        columns = torch.where(a < sizes, lengths[:, None] - sizes + a, 1)  # (B, A)
         logp = logprobs_at(model, rows, columns, rows.gather(1, columns))
         logp = logp.masked_fill(a >= sizes, 0.0).sum(-1)  # (B,)
         likelihood[groups] = logp.exp().view(len(groups), -1)

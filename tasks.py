@@ -21,7 +21,6 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 MARKER = "#"  # stands between the steps and the answer
 PAD, EOS = "<pad>", "<eos>"  # two tokens: if they were one, masking the padding would mask the end
-HELD_OUT = 10  # one prompt in ten is never trained on
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,8 @@ class Task:
 
 
 def held_out(prompt: str) -> bool:
-    """Whether a prompt is for evaluation only. It is a matter of the prompt alone, of no seed."""
-    return zlib.crc32(prompt.encode()) % HELD_OUT == 0
+    """Whether a prompt is for evaluation only, as one in ten is. It is a matter of the prompt alone, of no seed."""
+    return zlib.crc32(prompt.encode()) % 10 == 0
 
 
 def running_totals(terms: list[int]) -> list[int]:

@@ -9,7 +9,6 @@ and kept in the output folder, so that every variant and every seed starts from 
 import argparse
 import copy
 import csv
-import dataclasses
 import json
 import sys
 import time
@@ -17,19 +16,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from tqdm import tqdm
 
 from advantages import LOSS, VARIANTS, critic_loss, grpo, solved
 from grpo import Rollout, answer_likelihood, descend, encode, entropy, likelihood_change
 from grpo import sample_rollout, token_bias, update
 from model import GPT, GPTConfig
-from tasks import EOS, TASKS, Problem, Task, build_tokenizer, held_out
+from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
 
 TRAIN_PER_LEVEL, EVAL_PER_LEVEL = 700, 100  # problems; fewer where a level has no more
 EVALUATE_EVERY = 20  # steps
 LR_RISE = 10  # steps until the learning rate is at its peak, from where it falls linearly towards 0
-WARMUP = {"steps": 1000, "batch": 64, "lr": 1e-3, "ease": 0.6}  # of the base model
+WARMUP_STEPS = {"sum": 600, "add": 600, "mul": 600}  # of the base model
+WARMUP_BATCH, WARMUP_LR = 64, 2e-3  # the rate does not fall: the base model stays unsettled
 DATA_SEED = 0  # the problems and the base model are the same in every run, whatever its --seed
 COLUMNS = """step reward all_fail all_pass loss grad_norm clip_fraction approx_kl entropy length
     coherence seconds accuracy likelihood_change mean_abs_advantage mean_abs_bias prompts_left"""
@@ -60,7 +59,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     for name, (kind, low, default, text) in NUMBERS.items():
         add(f"--{name}", type=kind, default=default, help=f"{text}, from {low:.3g}")
     add("--device", choices=devices, default=devices[-1], help="where to compute")
-    add("--out", type=Path, default=Path("runs"), help="folder of all runs and base models")
+    add("--out", default="runs", help="folder of all runs and base models")
     args = parser.parse_args(argv)
     for name, (_, low, _, text) in NUMBERS.items():
         value = getattr(args, name.replace("-", "_"))
@@ -98,45 +97,35 @@ def batches(problems: list[Problem], size: int, seed: int, culled: set[str]):
             yield [left[i] for i in order[start : start + size]]
 
 
-def set_learning_rate(optimizer, peak: float, step: int, steps: int) -> None:
-    """The rate of step 1..steps: a short linear rise to the peak, then a linear fall towards 0."""
-    for group in optimizer.param_groups:
-        group["lr"] = peak * min(step / LR_RISE, (steps + 1 - step) / steps)
-
-
 def warm_up(model: GPT, tokenizer, task: Task, device: str) -> None:
-    """Supervised learning in place: cross-entropy of solution and end, most often of easy levels."""
-    rng, share = np.random.default_rng(DATA_SEED), WARMUP["ease"] ** np.arange(len(task.levels))
-    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
-    for step in tqdm(range(1, WARMUP["steps"] + 1), desc="supervised warm-up of the base model"):
-        set_learning_rate(optimizer, WARMUP["lr"], step, WARMUP["steps"])
-        levels = rng.choice(task.levels, WARMUP["batch"], p=share / share.sum())
-        drawn = [task.problem(rng, level) for level in levels]
-        problems = [p for p in drawn if not held_out(p.prompt)]
+    """Supervised learning in place: cross-entropy of the solution's tokens and end-of-sequence."""
+    rng = np.random.default_rng(DATA_SEED)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=WARMUP_LR, weight_decay=0.0)
+    for _ in tqdm(range(WARMUP_STEPS[task.name]), desc="supervised warm-up of the base model"):
+        problems = [task.problem(rng, level) for level in rng.choice(task.levels, WARMUP_BATCH)]
+        problems = [p for p in problems if not held_out(p.prompt)]
         rows, ends = encode(tokenizer, [p.prompt + p.solution + EOS for p in problems], device)
         starts = torch.tensor([len(p.prompt) for p in problems], device=device)
         columns = torch.arange(1, rows.size(1), device=device)
         learnt = (columns >= starts[:, None]) & (columns < ends[:, None])  # (B, L - 1)
         logits = model(rows[:, :-1])  # (B, L - 1, V)
-        descend(optimizer, F.cross_entropy(logits[learnt], rows[:, 1:][learnt]))
+        descend(optimizer, torch.nn.functional.cross_entropy(logits[learnt], rows[:, 1:][learnt]))
 
 
 def load_base(model: GPT, settings: dict, path: Path) -> None:
     """Fills the model with the kept weights; ValueError if they are damaged or of another model."""
     try:
-        kept = torch.load(path, map_location="cpu", weights_only=True)
-        if kept["settings"] != settings:
-            raise ValueError(f"made with {kept['settings']}, not {settings}")
-        model.load_state_dict(kept["weights"])
+        made_with, weights = torch.load(path, map_location="cpu", weights_only=True)
+        if made_with != settings:
+            raise ValueError(f"it was made with {made_with}")
+        model.load_state_dict(weights)
     except Exception as error:  # a damaged file can raise nearly anything
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} is not this run's base model; move it away ({reason})") from error
+        raise ValueError(f"{path} is no base model with {settings}; move it away ({error!r:.200})")
 
 
-def evaluate(model: GPT, tokenizer, task: Task, problems, samples=1, temperature=0.0, rng=None):
+def evaluate(model: GPT, tokenizer, task: Task, problems, samples=1, **sampling):
     """Accuracy, all levels weighted alike; by level, e.g. {2: 0.9, 3: 0.4}; and the responses."""
-    options = {"temperature": temperature, "generator": rng}
-    rollout = sample_rollout(model, tokenizer, task, problems, samples, **options)
+    rollout = sample_rollout(model, tokenizer, task, problems, samples, **sampling)
     levels, correct = np.array([p.level for p in problems]), rollout.rewards.mean(1).cpu().numpy()
     by_level = {level: float(correct[levels == level].mean()) for level in task.levels}
     return float(np.mean(list(by_level.values()))), by_level, rollout
@@ -150,26 +139,24 @@ def rollout_metrics(rollout: Rollout, task: Task) -> dict[str, float]:
     return {name: value.float().mean().item() for name, value in values.items()}
 
 
-def train(args, model: GPT, tokenizer, held: list[Problem], file):
-    """The loop over steps, a row of metrics each. Returns the steps' seconds and the last rollout."""
-    task, variant, seconds, rollout, advantages = TASKS[args.task], args.variant, [], None, None
+def train(args, model: GPT, tokenizer, held: list[Problem], file, rows: list[dict]) -> tuple:
+    """The loop over steps; adds a row of metrics each. Returns the last rollout and its advantages."""
+    task, variant, rollout, advantages = TASKS[args.task], args.variant, None, None
     problems, culled = make_problems(task, TRAIN_PER_LEVEL, held=False), set()
-    generator = torch.Generator(args.device).manual_seed(args.seed)
+    rng = torch.Generator(args.device).manual_seed(args.seed)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
     options = {"kl": args.kl, "max_length": len(task.longest.solution) + 1, **LOSS.get(variant, {})}
     options["reference"] = copy.deepcopy(model) if args.kl else None
     if variant == "critic":
-        critic = GPT(dataclasses.replace(model.config, outputs=1)).to(args.device)
+        critic = GPT(GPTConfig(**{**vars(model.config), "outputs": 1})).to(args.device)
         critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=args.lr, weight_decay=0.0)
     writer = csv.DictWriter(file, COLUMNS.split())
     writer.writeheader()
     bar = tqdm(range(1, args.steps + 1), desc=f"{variant} on {task.name}")
     for step, batch in zip(bar, batches(problems, args.prompts, args.seed, culled)):
         started = time.perf_counter()
-        set_learning_rate(optimizer, args.lr, step, args.steps)
-        rollout = sample_rollout(
-            model, tokenizer, task, batch, args.group_size, generator=generator
-        )
+        optimizer.param_groups[0]["lr"] = args.lr * min(step / LR_RISE, 1 - (step - 1) / args.steps)
+        rollout = sample_rollout(model, tokenizer, task, batch, args.group_size, generator=rng)
         row = {"step": step, **rollout_metrics(rollout, task)}
         if variant == "likelihood":
             rollout.answer_likelihood = answer_likelihood(model, rollout)
@@ -183,21 +170,16 @@ def train(args, model: GPT, tokenizer, held: list[Problem], file):
             descend(critic_optimizer, critic_loss(bias, grpo(rollout), rollout.mask))
         advantages = VARIANTS[variant](rollout)
         row["mean_abs_advantage"] = advantages[rollout.mask].abs().mean().item()
-        try:
-            row |= update(model, optimizer, rollout, advantages, **options)
-        except FloatingPointError as error:
-            raise FloatingPointError(f"step {step} of {variant}: {error}") from None
+        row |= update(model, optimizer, rollout, advantages, **options)
         row["seconds"] = time.perf_counter() - started
-        seconds.append(row["seconds"])
         if step % EVALUATE_EVERY == 0 or step == args.steps:
-            row["accuracy"] = evaluate(model, tokenizer, task, held)[0]
+            row["accuracy"] = evaluate(model, tokenizer, task, held, temperature=0)[0]
             row["likelihood_change"] = likelihood_change(model, rollout)
-            bar.set_postfix(
-                {name: row[name] for name in ("reward", "accuracy", "likelihood_change")}
-            )
+            bar.set_postfix(accuracy=row["accuracy"], likelihood_change=row["likelihood_change"])
         writer.writerow(row)
         file.flush()
-    return seconds, rollout, advantages
+        rows.append(row)
+    return rollout, advantages
 
 
 def coloured(text: str, A: list[float], largest: float) -> str:
@@ -211,13 +193,11 @@ def report(rollout: Rollout | None, advantages, greedy: Rollout) -> None:
     """Prints a group of the last step, its tokens coloured by advantage, and some mistakes."""
     if rollout is not None:
         i = int((rollout.rewards.mean(1) - 0.5).abs().argmin())  # the most mixed group
-        print(f"\nThe last step's responses to {rollout.problems[i].prompt} ($ is end-of-sequence)")
-        for text, r, mask, A in zip(
-            rollout.texts[i], rollout.rewards[i], rollout.mask[i], advantages[i]
-        ):
-            A, text = A[mask].tolist(), text + "$"
+        print(f"\nThe last step's responses to {rollout.problems[i].prompt} ($ ends a response):")
+        for j, text in enumerate(rollout.texts[i]):
+            A, text = advantages[i, j][rollout.mask[i, j]].tolist(), text.replace(PAD, "_") + "$"
             text = coloured(text, A, advantages[i].abs().max()) if sys.stdout.isatty() else text
-            print(f"  reward {r:.0f}, advantages {min(A):+.2f} to {max(A):+.2f}  {text}")
+            print(f"  {rollout.rewards[i, j]:.0f}  {min(A):+.2f} to {max(A):+.2f}  {text}")
     print("\nMistakes on held-out problems:")
     wrong = [i for i, r in enumerate(greedy.rewards[:, 0].tolist()) if not r]
     for i in wrong[:: len(wrong) // 5 + 1]:
@@ -225,39 +205,39 @@ def report(rollout: Rollout | None, advantages, greedy: Rollout) -> None:
         print(f"  {problem.prompt}{text}  where {problem.solution} is right")
 
 
-def run(args, model: GPT, tokenizer, settings: dict, base: Path, folder: Path) -> None:
-    """One run, from the base model to its files."""
+def run(args, model: GPT, tokenizer, settings: dict, base: Path, folder: Path, rows: list) -> None:
+    """One run, from the base model to its files; adds each step's metrics to rows."""
     task, started = TASKS[args.task], time.perf_counter()
     if not base.exists():
         warm_up(model, tokenizer, task, args.device)
-        kept = {"settings": settings, "weights": model.state_dict()}
-        save(base, lambda part: torch.save(kept, part))
+        save(base, lambda part: torch.save((settings, model.state_dict()), part))
     for name in ("summary.json", "config.json", "metrics.csv", "model.pt", "tokenizer.json"):
         (folder / name).unlink(missing_ok=True)
-    config = {**vars(args), "out": str(args.out), "model": settings}
-    save(folder / "config.json", lambda part: part.write_text(json.dumps(config, indent=2)))
+    config = json.dumps(vars(args) | settings, indent=2)
+    save(folder / "config.json", lambda part: part.write_text(config))
     summary = {"variant": args.variant, "task": args.task, "seed": args.seed}
     held = make_problems(task, EVAL_PER_LEVEL, held=True)
 
     def measure(when: str) -> Rollout:
         rng = torch.Generator(args.device).manual_seed(DATA_SEED)
-        summary[f"{when}_sampled"], _, _ = evaluate(model, tokenizer, task, held, 4, 1.0, rng)
-        accuracy, by_level, greedy = evaluate(model, tokenizer, task, held)
-        summary[f"{when}_accuracy"], summary[f"{when}_accuracy_by_level"] = accuracy, by_level
+        sampled, _, _ = evaluate(model, tokenizer, task, held, samples=4, generator=rng)
+        accuracy, by_level, greedy = evaluate(model, tokenizer, task, held, temperature=0)
+        summary.update({f"{when}_accuracy": accuracy, f"{when}_sampled": sampled})
+        summary[f"{when}_accuracy_by_level"] = by_level
         levels = ", ".join(f"{level}: {a:.0%}" for level, a in by_level.items())
         print(f"{when:5} accuracy {accuracy:.1%} (by level {levels})")
         return greedy
 
     measure("base")
     with open(folder / "metrics.csv", "w", newline="") as file:
-        seconds, rollout, advantages = train(args, model, tokenizer, held, file)
+        rollout, advantages = train(args, model, tokenizer, held, file, rows)
     report(rollout, advantages, measure("final"))
-    if len(seconds) < args.steps:
-        print(f"Ended at step {len(seconds)}: no prompt is left, all were solved and culled.")
+    if len(rows) < args.steps:
+        print(f"Ended at step {len(rows)}: no prompt is left, all were solved and culled.")
     save(folder / "model.pt", lambda part: torch.save(model.state_dict(), part))
     save(folder / "tokenizer.json", lambda part: tokenizer.save(str(part)))
-    summary |= {"steps": len(seconds), "seconds": time.perf_counter() - started}
-    summary["seconds_per_step"] = float(np.median(seconds)) if seconds else None
+    summary |= {"steps": len(rows), "seconds": time.perf_counter() - started}
+    summary["seconds_per_step"] = float(np.median([r["seconds"] for r in rows])) if rows else None
     save(folder / "summary.json", lambda part: part.write_text(json.dumps(summary, indent=2)))
     print(f"\nFiles: {folder}")
 
@@ -270,9 +250,9 @@ def main(argv: list[str]) -> int:
         torch.manual_seed(DATA_SEED)
         columns = len(task.longest.prompt) + 2 * (len(task.longest.solution) + 1)
         config = GPTConfig(tokenizer.get_vocab_size(), columns, args.layers, args.width)
-        model, settings = GPT(config), {"task": args.task, **WARMUP, **dataclasses.asdict(config)}
-        base = args.out / f"base-{args.task}-{args.layers}x{args.width}.pt"
-        folder = args.out / f"{args.task}-{args.variant}-seed{args.seed}"
+        model, settings = GPT(config), {"task": args.task, "warmup_steps": WARMUP_STEPS[args.task]}
+        base = Path(args.out) / f"base-{args.task}-{args.layers}x{args.width}.pt"
+        folder = Path(args.out) / f"{args.task}-{args.variant}-seed{args.seed}"
         if base.exists():
             load_base(model, settings, base)
         folder.mkdir(parents=True, exist_ok=True)
