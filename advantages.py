@@ -1,14 +1,14 @@
 """The advantage variants: each is one short function from a Rollout to token advantages (P, G, T).
 
-What an advantage is. A prompt gets a group of G sampled responses, and each response i a reward r_i:
-1 if it is correct, else 0. The update makes every sampled token likelier in proportion to its
+What an advantage is. A prompt gets a group of G sampled responses, and each response i a reward
+r_i: 1 if it is correct, else 0. The update makes every sampled token likelier in proportion to its
 advantage, and less likely where that is negative. So the advantage says which tokens are to be said
 more often, and by how much; the variants differ in nothing else. A group is all-fail (every reward
 is 0), all-pass (every reward is 1) or mixed.
 
 Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabulary, D width.
     rollout.rewards   (P, G)        r_i
-    rollout.mask      (P, G, T)     True on the |y_i| tokens of response y_i; results are 0 elsewhere
+    rollout.mask      (P, G, T)     True on the |y_i| tokens of response y_i; results: 0 elsewhere
     rollout.tokens    (P, G, T)     y_{i,t}, as numbers
     rollout.logprobs  (P, G, T)     log pi of each token; pi is the policy that sampled it
     rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), the distribution the token was drawn from
@@ -39,13 +39,13 @@ def standardise(rewards: Tensor) -> Tensor:
     """(r_i - mu) / (sigma + eps) within each group (P, G); exactly 0 in a group of equal rewards.
 
     sigma divides by G. So where a share p of the group is correct, these get sqrt((1-p)/p) and the
-    others -sqrt(p/(1-p)), as in Lemma 4.2 of arXiv 2505.18830. Some implementations divide by G - 1.
+    others -sqrt(p/(1-p)), as in Lemma 4.2 of arXiv 2505.18830. Some codes divide by G - 1.
     """
     return centre(rewards) / (rewards.std(1, correction=0, keepdim=True) + EPS)
 
 
 def on_tokens(rollout: Rollout, A: Tensor) -> Tensor:
-    """A_i (P, G) or A_{i,t} (P, G, T) -> A_{i,t} (P, G, T), 0 outside the mask, without gradient."""
+    """A_i (P, G) or A_{i,t} (P, G, T) -> A_{i,t} (P, G, T), 0 outside the mask, no gradient."""
     return torch.where(rollout.mask, A if A.dim() == 3 else A[..., None], 0.0).detach()
 
 
@@ -172,8 +172,8 @@ def ngrpo(rollout: Rollout) -> Tensor:
         A_{i,t} = (r_i - mu') / (sigma' + eps),   mu', sigma' over r_1..r_G and one virtual reward 1
 
     A correct response is imagined in every group, so an all-fail group is not all equal: it gets
-    -1/sqrt(G). All-pass groups: 0. For G = 8 with one correct: +1.871 and -0.535. This is the printed
-    equation, whose sigma' divides by G + 1; the authors' code divides by G (+1.764 and -0.504).
+    -1/sqrt(G). All-pass groups: 0. For G = 8 with one correct: +1.871 and -0.535. This is the
+    printed equation, whose sigma' divides by G + 1; the authors' code divides by G: +1.764, -0.504.
     """
     with_virtual = torch.cat([rollout.rewards, torch.ones_like(rollout.rewards[:, :1])], dim=1)
     return on_tokens(rollout, standardise(with_virtual)[:, :-1])
@@ -184,9 +184,9 @@ def likelihood(rollout: Rollout) -> Tensor:
 
         r_i becomes L_i = pi(true answer | x, reasoning of y_i) in all-fail groups; then as in grpo
 
-    The hope: reasoning is good if it makes the true answer likely. What is trained stays the sampled
-    tokens, wrong answer included. Mixed and all-pass groups are as in grpo. L_i is computed by
-    grpo.answer_likelihood; ValueError if rollout.answer_likelihood is missing.
+    The hope: reasoning is good if it makes the true answer likely. What is trained stays the
+    sampled tokens, wrong answer included. Mixed and all-pass groups are as in grpo. L_i is computed
+    by grpo.answer_likelihood; ValueError if rollout.answer_likelihood is missing.
     Reported: degraded; it joins arbitrary reasoning to a right answer.
     """
     if rollout.answer_likelihood is None:
@@ -223,8 +223,8 @@ def nthr_scores(rollout: Rollout) -> Tensor:
 def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tensor:
     """Negative token hidden reward. arXiv 2505.18830, section 5, Algorithm 1.
 
-    GRPO pushes down all tokens of a wrong response, the right steps in it as well, and with them the
-    correct responses that take the same steps (lazy likelihood displacement). NTHR spares these:
+    GRPO pushes down all tokens of a wrong response, the right steps in it as well, and with them
+    the correct responses that take the same steps (lazy likelihood displacement). NTHR spares these:
 
         sbar_i   = mean over the tokens of correct response i of s_{i,k}        s: nthr_scores
         tau      = beta min_{i correct} sbar_i                                  Eq. 8

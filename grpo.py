@@ -93,9 +93,9 @@ def sample_rollout(
 
 
 def response_rows(rollout: Rollout, groups=slice(None)) -> tuple[Tensor, Tensor]:
-    """Rows to read again, prompt + response + padding (B, L), and each response token's column (B, T).
+    """Rows to read again, prompt + response + padding (B, L), and the response's columns (B, T).
 
-    `groups` selects groups. The column of padding is 1.
+    `groups` selects some of the P groups. Padding tokens have no column of their own: theirs is 1.
     """
     tokens, lengths = rollout.tokens[groups], rollout.lengths[groups]
     P, G, T = tokens.size()
@@ -217,7 +217,7 @@ def clipped(ratio: Tensor, A: Tensor, clip_low: float = 0.2, clip_high: float = 
 
 
 def k3(d: Tensor) -> Tensor:
-    """exp(d) - d - 1 with d = log q - log p: estimates KL(p || q) from samples of p; never below 0."""
+    """exp(d) - d - 1, d = log q - log p: an estimate of KL(p || q) on samples of p; never below 0."""
     return d.exp() - d - 1
 
 
@@ -265,7 +265,7 @@ def update(
 
 
 def entropy(rollout: Rollout) -> Tensor:
-    """-sum_v pi_old(v) ln pi_old(v) in nats, of the full distribution, mean over response tokens."""
+    """-sum_v pi_old(v) ln pi_old(v), of the full distribution, in nats; mean over response tokens."""
     return torch.special.entr(rollout.probs).sum(-1)[rollout.mask].mean()
 
 
@@ -273,8 +273,8 @@ def entropy(rollout: Rollout) -> Tensor:
 def likelihood_change(model: GPT, rollout: Rollout) -> float | None:
     """How ln pi(y+ | x) has changed since sampling: mean over correct responses y+ of mixed groups.
 
-    Delta of arXiv 2505.18830, Eq. 2, for one model that learns from all prompts at once. Below 0 the
-    update made right responses less likely. None if no group is mixed.
+    Delta of arXiv 2505.18830, Eq. 2, for one model that learns from all prompts at once. Below 0
+    the update made right responses less likely. None if no group is mixed.
     """
     correct = rollout.rewards == 1  # (P, G)
     mixed = (correct.any(1) & ~correct.all(1)).nonzero()[:, 0]

@@ -88,13 +88,13 @@ class GPT(nn.Module):
 
 @torch.no_grad()
 def generate(model: GPT, prompts, lengths, G: int, T: int, eos: int, temperature, rng) -> tuple:
-    """Samples G responses to each prompt, up to end-of-sequence or T tokens; temperature 0 is greedy.
+    """Samples G responses to each prompt, up to end-of-sequence or T tokens.
 
-    prompts (P, Lp) right-padded, lengths (P,), rng a torch.Generator or None. Returns for B = P*G rows,
-    prompt by prompt, the tokens (B, T), the mask (B, T), True on sampled tokens, and what sampling
-    computed anyway: logprobs (B, T), probs (B, T, V) and hidden (B, T, D), all of the distribution
-    that was sampled from (greedy: of temperature 1). T shrinks to the longest response; what is
-    outside the mask is 0.
+    prompts (P, Lp) right-padded; lengths (P,); temperature 0 is greedy; rng a torch.Generator or
+    None. Returns for B = P*G rows, prompt by prompt, the tokens (B, T), the mask (B, T), True on
+    sampled tokens, and what sampling computed anyway: logprobs (B, T), probs (B, T, V) and hidden
+    (B, T, D), all of the distribution that was sampled from (greedy: of temperature 1). T shrinks
+    to the longest response; what is outside the mask is 0.
     """
     (P, Lp), (V, D), device = prompts.size(), model.embed_token.weight.size(), prompts.device
     B, heads = P * G, model.config.heads

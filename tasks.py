@@ -35,7 +35,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Task:
-    """A family of problems: a prompt like "7+8+5=", with more or longer numbers at higher levels."""
+    """A family of problems: prompts like "7+8+5=", with more or longer numbers at higher levels."""
 
     name: str
     sign: str
@@ -61,7 +61,7 @@ class Task:
         return self.write([10**d - 1 for d in self.digits(level)], level)
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if there is exactly one marker, and the answer behind it and nothing else; else 0.0."""
+        """1.0 if there is exactly one marker, and behind it just the answer; else 0.0."""
         _, *answers = response.split(MARKER)
         return float(answers == [problem.answer])
 
@@ -76,7 +76,7 @@ class Task:
 
 
 def held_out(prompt: str) -> bool:
-    """Whether a prompt is for evaluation only, as one in ten is. It is a matter of the prompt alone, of no seed."""
+    """Whether a prompt is never trained on, as one in ten is: a matter of the prompt, of no seed."""
     return zlib.crc32(prompt.encode()) % 10 == 0
 
 
@@ -94,7 +94,7 @@ def column_sums(addends: list[int]) -> list[int]:
 
 
 def partial_products(factors: list[int]) -> list[int]:
-    """347*8= is worked as 56,320,376,2400,2776: 7*8, then 40*8 and the total, 300*8 and the total."""
+    """347*8= is worked as 56,320,376,2400,2776: 7*8; 40*8 and the total; 300*8 and the total."""
     a, b = factors
     steps = [a % 10 * b]
     for k in range(1, len(str(a))):

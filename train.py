@@ -1,4 +1,4 @@
-"""Trains a small GPT on synthetic arithmetic by reinforcement learning: python train.py --variant nthr
+"""Trains a small GPT on arithmetic by reinforcement learning: python train.py --variant nthr
 
     base model -> each step: problems -> rollout -> advantages -> update -> metrics -> report
 
@@ -86,7 +86,7 @@ def make_problems(task: Task, per_level: int, held: bool) -> list[Problem]:
 
 
 def batches(problems: list[Problem], size: int, seed: int, culled: set[str]):
-    """Yields `size` problems at a time, epoch after epoch, each in a new order; an epoch's rest last.
+    """Yields `size` problems at a time, epoch after epoch, each in a new order; its rest comes last.
 
     Prompts that are in `culled` when an epoch begins are left out. Ends when no problem is left.
     """
@@ -140,7 +140,7 @@ def rollout_metrics(rollout: Rollout, task: Task) -> dict[str, float]:
 
 
 def train(args, model: GPT, tokenizer, held: list[Problem], file, rows: list[dict]) -> tuple:
-    """The loop over steps; adds a row of metrics each. Returns the last rollout and its advantages."""
+    """The loop over steps, each adding a row of metrics. Returns the last rollout and advantages."""
     task, variant, rollout, advantages = TASKS[args.task], args.variant, None, None
     problems, culled = make_problems(task, TRAIN_PER_LEVEL, held=False), set()
     rng = torch.Generator(args.device).manual_seed(args.seed)
