@@ -224,7 +224,7 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
     """Negative token hidden reward. arXiv 2505.18830, section 5, Algorithm 1.
 
     GRPO pushes down all tokens of a wrong response, the right steps in it as well, and with them
-    the correct responses that take the same steps (lazy likelihood displacement). NTHR spares these:
+    the correct responses that take the same steps (lazy likelihood displacement). NTHR spares some:
 
         sbar_i   = mean over the tokens of correct response i of s_{i,k}        s: nthr_scores
         tau      = beta min_{i correct} sbar_i                                  Eq. 8

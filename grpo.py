@@ -217,7 +217,7 @@ def clipped(ratio: Tensor, A: Tensor, clip_low: float = 0.2, clip_high: float = 
 
 
 def k3(d: Tensor) -> Tensor:
-    """exp(d) - d - 1, d = log q - log p: an estimate of KL(p || q) on samples of p; never below 0."""
+    """exp(d) - d - 1, d = log q - log p: estimates KL(p || q) from samples of p; never below 0."""
     return d.exp() - d - 1
 
 
@@ -265,7 +265,7 @@ def update(
 
 
 def entropy(rollout: Rollout) -> Tensor:
-    """-sum_v pi_old(v) ln pi_old(v), of the full distribution, in nats; mean over response tokens."""
+    """-sum_v pi_old(v) ln pi_old(v) of the whole distribution, nats; mean over response tokens."""
     return torch.special.entr(rollout.probs).sum(-1)[rollout.mask].mean()
 
 

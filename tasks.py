@@ -76,7 +76,7 @@ class Task:
 
 
 def held_out(prompt: str) -> bool:
-    """Whether a prompt is never trained on, as one in ten is: a matter of the prompt, of no seed."""
+    """Whether a prompt is never trained on, as one in ten is: a matter of the prompt, no seed."""
     return zlib.crc32(prompt.encode()) % 10 == 0
 
 

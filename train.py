@@ -86,7 +86,7 @@ def make_problems(task: Task, per_level: int, held: bool) -> list[Problem]:
 
 
 def batches(problems: list[Problem], size: int, seed: int, culled: set[str]):
-    """Yields `size` problems at a time, epoch after epoch, each in a new order; its rest comes last.
+    """Yields `size` problems at a time, epoch after epoch, each in a new order and used up.
 
     Prompts that are in `culled` when an epoch begins are left out. Ends when no problem is left.
     """
@@ -140,7 +140,7 @@ def rollout_metrics(rollout: Rollout, task: Task) -> dict[str, float]:
 
 
 def train(args, model: GPT, tokenizer, held: list[Problem], file, rows: list[dict]) -> tuple:
-    """The loop over steps, each adding a row of metrics. Returns the last rollout and advantages."""
+    """The loop over steps, a row of metrics each. Returns the last rollout and its advantages."""
     task, variant, rollout, advantages = TASKS[args.task], args.variant, None, None
     problems, culled = make_problems(task, TRAIN_PER_LEVEL, held=False), set()
     rng = torch.Generator(args.device).manual_seed(args.seed)
@@ -261,12 +261,12 @@ def main(argv: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"train.py: error: {error}", file=sys.stderr)
         return 2
+    rows = []
     try:
-        run(args, model.to(args.device), tokenizer, settings, base, folder)
+        run(args, model.to(args.device), tokenizer, settings, base, folder, rows)
     except (KeyboardInterrupt, FloatingPointError, OSError) as error:
-        print(
-            f"\nStopped by {error!r}; {folder}/metrics.csv has the steps so far.", file=sys.stderr
-        )
+        where = f"at step {len(rows) + 1} of {args.variant}"
+        print(f"\nStopped {where} by {error!r}; see {folder}/metrics.csv", file=sys.stderr)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
