@@ -28,7 +28,7 @@ from tasks import EOS, MARKER, Problem, Task
 
 CHUNK = 64  # rows in a forward pass of the update
 MAX_GRAD_NORM = 1.0
-MAX_LOG_RATIO = 20.0  # past it exp() nears overflow, and 0 * inf spoils what the clip has stopped
+MAX_LOG_RATIO = 20.0  # a ratio of 5e8; far past it exp() overflows, and 0 * inf is a NaN gradient
 
 
 @dataclass
@@ -189,7 +189,7 @@ def policy_loss(
         loss        = - sum_{i,t} gain_{i,t} / sum_i |y_i|
 
     PPO's min for both signs: a token with A > 0 is pushed up until its ratio is 1 + clip_high, one
-    with A < 0 down until 1 - clip_low; one that has moved the wrong way is always pushed back.
+    with A < 0 down until 1 - clip_low; one that has moved the wrong way is pushed back.
 
     aggregate: "token" (above), "response" (mean over each response, then over responses: the
     original's) or "constant" (sum / (responses x max_length): Dr. GRPO's, arXiv 2503.20783).
@@ -218,7 +218,7 @@ def clipped(ratio: Tensor, A: Tensor, clip_low: float = 0.2, clip_high: float = 
 
 def k3(d: Tensor) -> Tensor:
     """exp(d) - d - 1, d = log q - log p: estimates KL(p || q) from samples of p; never below 0."""
-    return d.exp() - d - 1
+    return d.expm1() - d
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> Tensor:
@@ -231,7 +231,7 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> Tensor:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
     if not torch.isfinite(loss + norm):
-        raise FloatingPointError(f"loss {loss:.3g}, gradient norm {norm:.3g}")
+        raise FloatingPointError(f"loss {loss:.3g}, gradient norm {norm:.3g}: is lr too high?")
     optimizer.step()
     return norm
 
@@ -248,8 +248,8 @@ def update(
     FloatingPointError, before the step, if the loss or the gradient is not finite.
     """
     clip_range = {k: v for k, v in loss_options.items() if k in ("clip_low", "clip_high")}
-    sums = torch.zeros(4, device=advantages.device)
-    for groups in torch.arange(len(advantages), device=advantages.device).chunk(minibatches):
+    P, sums = len(advantages), torch.zeros(4, device=advantages.device)
+    for groups in torch.arange(P, device=advantages.device).tensor_split(min(minibatches, P)):
         mask, old, A = rollout.mask[groups], rollout.logprobs[groups], advantages[groups]
         logprobs = response_logprobs(model, rollout, groups)
         loss = policy_loss(logprobs, old, A, mask, **loss_options)

@@ -98,7 +98,7 @@ def generate(model: GPT, prompts, lengths, G: int, T: int, eos: int, temperature
     """
     (P, Lp), (V, D), device = prompts.size(), model.embed_token.weight.size(), prompts.device
     B, heads = P * G, model.config.heads
-    cache = torch.zeros(model.config.layers, 2, P, Lp + T, heads, D // heads, device=device)
+    cache = model.norm.weight.new_zeros(model.config.layers, 2, P, Lp + T, heads, D // heads)
     # A prompt is read once for its whole group. Rows then differ in length, and each goes on in the
     # column behind its own prompt: what padding left there is overwritten before it can be seen.
     h = model.hidden(prompts, cache[:, :, :, :Lp], torch.arange(Lp, device=device).expand(P, Lp))

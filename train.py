@@ -24,23 +24,23 @@ from grpo import sample_rollout, token_bias, update
 from model import GPT, GPTConfig
 from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
 
-TRAIN_PER_LEVEL, EVAL_PER_LEVEL = 700, 100  # problems; fewer where a level has no more
-EVALUATE_EVERY = 20  # steps
-LR_RISE = 10  # steps until the learning rate is at its peak, from where it falls linearly towards 0
-WARMUP_STEPS = {"sum": 600, "add": 600, "mul": 600}  # of the base model
+TRAIN_PER_LEVEL, EVAL_PER_LEVEL = 160, 100  # problems, see make_problems
+EVALUATE_EVERY, LR_RISE = 20, 10  # steps; the learning rate rises for 10, then falls towards 0
+WARMUP_STEPS = {"sum": 1000, "add": 600, "mul": 600}  # of supervised learning
 WARMUP_BATCH, WARMUP_LR = 64, 2e-3  # the rate does not fall: the base model stays unsettled
+WARMUP_EASE = 0.85  # a level is this much rarer in the warm-up than the one below
 DATA_SEED = 0  # the problems and the base model are the same in every run, whatever its --seed
 COLUMNS = """step reward all_fail all_pass loss grad_norm clip_fraction approx_kl entropy length
     coherence seconds accuracy likelihood_change mean_abs_advantage mean_abs_bias prompts_left"""
-NUMBERS = {  # flag: type, smallest, default, help
-    "steps": (int, 0, 300, "rollouts to learn from"),
-    "seed": (int, 0, 0, "of the order of the problems and of sampling"),
-    "prompts": (int, 1, 64, "prompts in a rollout"),
-    "group-size": (int, 2, 8, "responses to each prompt"),
-    "lr": (float, sys.float_info.min, 2e-4, "peak learning rate"),
-    "kl": (float, 0, 0.0, "weight of the KL term"),
-    "layers": (int, 1, 3, "blocks of the GPT"),
-    "width": (int, 4, 64, "width of the GPT, a multiple of 4"),
+NUMBERS = {  # flag: default, smallest, largest, help
+    "steps": (450, 0, 10**9, "rollouts to learn from"),
+    "seed": (0, 0, 2**63 - 1, "of the order of the problems and of sampling"),
+    "prompts": (64, 1, 10**6, "prompts in a rollout"),
+    "group-size": (8, 2, 10**6, "responses to each prompt"),
+    "lr": (4e-4, sys.float_info.min, sys.float_info.max, "peak learning rate"),
+    "kl": (0.0, 0.0, sys.float_info.max, "weight of the KL term"),
+    "layers": (3, 1, 24, "blocks of the GPT"),
+    "width": (64, 4, 2048, "width of the GPT, a multiple of its 4 heads"),
 }
 
 
@@ -56,15 +56,16 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--variant", choices=VARIANTS, default="grpo", help="how advantages are computed")
     add("--task", choices=TASKS, default="sum", help="the arithmetic to learn")
-    for name, (kind, low, default, text) in NUMBERS.items():
-        add(f"--{name}", type=kind, default=default, help=f"{text}, from {low:.3g}")
+    for name, (default, low, high, text) in NUMBERS.items():
+        text = f"{text}, {low:.3g} to {high:.3g}"
+        add(f"--{name}", type=type(default), default=default, help=text)
     add("--device", choices=devices, default=devices[-1], help="where to compute")
     add("--out", default="runs", help="folder of all runs and base models")
     args = parser.parse_args(argv)
-    for name, (_, low, _, text) in NUMBERS.items():
+    for name, (_, low, high, text) in NUMBERS.items():
         value = getattr(args, name.replace("-", "_"))
-        if not low <= value <= sys.maxsize or name == "width" and value % GPTConfig.heads:
-            parser.error(f"argument --{name}: {value} is not valid ({text}, from {low:.3g})")
+        if not low <= value <= high or name == "width" and value % GPTConfig.heads:
+            parser.error(f"argument --{name}: {value} is not one ({text}, {low:.3g} to {high:.3g})")
     return args
 
 
@@ -76,12 +77,17 @@ def save(path: Path, write) -> None:
 
 
 def make_problems(task: Task, per_level: int, held: bool) -> list[Problem]:
-    """Distinct problems of every level, all held out or none of them; the same in every run."""
+    """Distinct problems of every level, the same in every run; all of them held out, or none.
+
+    For training there are more of the harder levels: per_level of the easiest, twice that of the
+    next, three times that of the third, and so on.
+    """
     rng, problems = np.random.default_rng(DATA_SEED), []
-    for level in task.levels:
-        tries = (task.problem(rng, level) for _ in range(20 * per_level))  # a level may be small
+    for i, level in enumerate(task.levels):
+        count = per_level if held else per_level * (i + 1)
+        tries = (task.problem(rng, level) for _ in range(20 * count))  # a level may have fewer
         distinct = {p.prompt: p for p in tries if held_out(p.prompt) == held}
-        problems += list(distinct.values())[:per_level]
+        problems += list(distinct.values())[:count]
     return problems
 
 
@@ -99,10 +105,11 @@ def batches(problems: list[Problem], size: int, seed: int, culled: set[str]):
 
 def warm_up(model: GPT, tokenizer, task: Task, device: str) -> None:
     """Supervised learning in place: cross-entropy of the solution's tokens and end-of-sequence."""
-    rng = np.random.default_rng(DATA_SEED)
+    rng, share = np.random.default_rng(DATA_SEED), WARMUP_EASE ** np.arange(len(task.levels))
     optimizer = torch.optim.AdamW(model.parameters(), lr=WARMUP_LR, weight_decay=0.0)
     for _ in tqdm(range(WARMUP_STEPS[task.name]), desc="supervised warm-up of the base model"):
-        problems = [task.problem(rng, level) for level in rng.choice(task.levels, WARMUP_BATCH)]
+        levels = rng.choice(task.levels, WARMUP_BATCH, p=share / share.sum())
+        problems = [task.problem(rng, level) for level in levels]
         problems = [p for p in problems if not held_out(p.prompt)]
         rows, ends = encode(tokenizer, [p.prompt + p.solution + EOS for p in problems], device)
         starts = torch.tensor([len(p.prompt) for p in problems], device=device)
@@ -116,8 +123,8 @@ def load_base(model: GPT, settings: dict, path: Path) -> None:
     """Fills the model with the kept weights; ValueError if they are damaged or of another model."""
     try:
         made_with, weights = torch.load(path, map_location="cpu", weights_only=True)
-        if made_with != settings:
-            raise ValueError(f"it was made with {made_with}")
+        if made_with != settings or not all(w.isfinite().all() for w in weights.values()):
+            raise ValueError(f"made with {made_with}, or not finite")
         model.load_state_dict(weights)
     except Exception as error:  # a damaged file can raise nearly anything
         raise ValueError(f"{path} is no base model with {settings}; move it away ({error!r:.200})")
@@ -199,10 +206,9 @@ def report(rollout: Rollout | None, advantages, greedy: Rollout) -> None:
             text = coloured(text, A, advantages[i].abs().max()) if sys.stdout.isatty() else text
             print(f"  {rollout.rewards[i, j]:.0f}  {min(A):+.2f} to {max(A):+.2f}  {text}")
     print("\nMistakes on held-out problems:")
-    wrong = [i for i, r in enumerate(greedy.rewards[:, 0].tolist()) if not r]
-    for i in wrong[:: len(wrong) // 5 + 1]:
-        problem, text = greedy.problems[i], greedy.texts[i][0]
-        print(f"  {problem.prompt}{text}  where {problem.solution} is right")
+    wrong = [(p, y) for p, (y,), r in zip(greedy.problems, greedy.texts, greedy.rewards) if not r]
+    for p, text in wrong[:: len(wrong) // 5 + 1]:
+        print(f"  {p.prompt}{text}  where {p.solution} is right")
 
 
 def run(args, model: GPT, tokenizer, settings: dict, base: Path, folder: Path, rows: list) -> None:
@@ -256,17 +262,15 @@ def main(argv: list[str]) -> int:
         if base.exists():
             load_base(model, settings, base)
         folder.mkdir(parents=True, exist_ok=True)
-        save(folder / "probe", Path.touch)  # can files be written there?
-        (folder / "probe").unlink()
-    except (ValueError, OSError) as error:
+        (folder / "metrics.csv").open("a").close()  # can files be written there?
+    except (ValueError, OSError, RuntimeError) as error:
         print(f"train.py: error: {error}", file=sys.stderr)
         return 2
     rows = []
     try:
         run(args, model.to(args.device), tokenizer, settings, base, folder, rows)
-    except (KeyboardInterrupt, FloatingPointError, OSError) as error:
-        where = f"at step {len(rows) + 1} of {args.variant}"
-        print(f"\nStopped {where} by {error!r}; see {folder}/metrics.csv", file=sys.stderr)
+    except (KeyboardInterrupt, FloatingPointError, RuntimeError, OSError) as error:
+        print(f"\nStopped at step {len(rows) + 1} of {folder} by {error!r}", file=sys.stderr)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
 

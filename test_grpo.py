@@ -1,0 +1,1274 @@
+"""The tests: pytest test_grpo.py
+
+Every formula is written twice: vectorised in the core, and here as the literal sums of its paper,
+in plain Python loops over groups, responses and tokens. Both get the same random groups in float64
+and must agree. The other tests each name the bug that they guard against.
+"""
+
+import copy
+import csv
+import dataclasses
+import errno
+import json
+import math
+import shutil
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import advantages
+import grpo
+import model as model_module
+import tasks
+import train
+from advantages import LOSS, VARIANTS
+from grpo import policy_loss, response_logprobs, sample_rollout, update
+from model import GPT, GPTConfig
+from tasks import TASKS, Problem
+
+TOKENIZER = tasks.build_tokenizer()
+V, PAD, EOS = TOKENIZER.get_vocab_size(), *map(TOKENIZER.token_to_id, (tasks.PAD, tasks.EOS))
+SUM = TASKS["sum"]
+TOKEN_FIELDS = ("tokens", "mask", "logprobs", "probs", "hidden", "token_bias")  # (P, G, T, ...)
+FIELDS = TOKEN_FIELDS + ("rewards", "answer_likelihood")  # (P, G, ...)
+MIXED, ONE, FAIL, PASS = [1, 0, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]  # groups of four
+REAL = [0.25, 1.0, 0.7, 0.0]
+EPS = 1e-6
+
+
+def close(a, b, tolerance=1e-9):
+    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=0, atol=tolerance)
+
+
+# ---------------------------------------------------------------- rollouts made of random numbers
+
+
+def random_rollout(seed, rewards, T=5, poison=None, dtype=torch.float64) -> grpo.Rollout:
+    """Random ragged groups with these rewards (P, G). The last response of each group fills T.
+
+    poison is what the padding holds: (any number, any token id).
+    """
+    rewards, rng = torch.tensor(rewards, dtype=dtype), torch.Generator().manual_seed(seed)
+    (P, G), V, D = rewards.size(), 7, 6
+
+    def normal(*size):
+        return torch.randn(*size, generator=rng, dtype=torch.float64).to(dtype)
+
+    lengths = torch.randint(1, T + 1, (P, G), generator=rng)
+    lengths[:, -1] = T
+    mask = torch.arange(T) < lengths[..., None]
+    tokens = torch.randint(V, (P, G, T), generator=rng)
+    probs = (2 * normal(P, G, T, V)).softmax(-1)
+    rollout = grpo.Rollout(
+        tokens=tokens,
+        mask=mask,
+        rewards=rewards,
+        logprobs=probs.gather(-1, tokens[..., None])[..., 0].log(),
+        probs=probs,
+        hidden=normal(P, G, T, D),
+        answer_likelihood=torch.rand(P, G, generator=rng, dtype=torch.float64).to(dtype),
+        token_bias=normal(P, G, T),
+    )
+    if poison is not None:
+        number, token = poison
+        for name in ("logprobs", "probs", "hidden", "token_bias"):
+            getattr(rollout, name)[~mask] = number
+        tokens[~mask] = token
+    return rollout
+
+
+def change(rollout, names, function):
+    """A copy of the rollout with the function applied to these fields."""
+    return dataclasses.replace(rollout, **{n: function(getattr(rollout, n)) for n in names})
+
+
+# ------------------------------------------------ the formulas again, as sums over lists of numbers
+
+
+def groups_of(rollout):
+    """The groups as lists, one entry a response and, in it, one a token; without any padding."""
+    for g, lengths in enumerate(rollout.mask.sum(-1).tolist()):
+        x = SimpleNamespace(r=rollout.rewards[g].tolist(), G=len(lengths))
+        x.L = rollout.answer_likelihood[g].tolist()
+        for name in TOKEN_FIELDS:
+            rows = getattr(rollout, name)[g]
+            setattr(x, name, [row[:n].tolist() for row, n in zip(rows, lengths)])
+        yield x
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def standardised(r, i):
+    """(r_i - mu) / (sigma + eps); sigma divides by G; 0 if all rewards are equal."""
+    mu = mean(r)
+    sigma = math.sqrt(mean([(r_j - mu) ** 2 for r_j in r]))
+    return 0.0 if max(r) == min(r) else (r[i] - mu) / (sigma + EPS)
+
+
+def grpo_at(x, i, t):
+    return standardised(x.r, i)
+
+
+def dr_grpo_at(x, i, t):
+    return x.r[i] - mean(x.r)
+
+
+def rloo_at(x, i, t):
+    return x.r[i] - mean([x.r[j] for j in range(x.G) if j != i])
+
+
+def pos_only_at(x, i, t):
+    return max(grpo_at(x, i, t), 0.0)
+
+
+def critic_at(x, i, t):
+    return grpo_at(x, i, t) + x.token_bias[i][t]
+
+
+def compensation_at(x, i, t):
+    A, pi = grpo_at(x, i, t), [math.exp(logp) for logp in x.logprobs[i]]
+    return A * (2 - pi[t] / max(pi)) if A > 0 else A
+
+
+def negative_at(x, i, t, c=1.0):
+    return -c if all(r == 0 for r in x.r) else grpo_at(x, i, t)
+
+
+def ngrpo_at(x, i, t):
+    return standardised(x.r + [1.0], i)
+
+
+def likelihood_at(x, i, t):
+    return standardised(x.L if all(r == 0 for r in x.r) else x.r, i)
+
+
+def dot(a, b):
+    return sum(a_n * b_n for a_n, b_n in zip(a, b))
+
+
+def score_at(x, j, k):
+    """s_{j,k} = sum_{i correct} sum_m <g_{i,m}, g_{j,k}> <h_{i,m}, h_{j,k}>   (Eq. 7)"""
+
+    def g(i, m):
+        return [(v == x.tokens[i][m]) - p for v, p in enumerate(x.probs[i][m])]
+
+    s = 0.0
+    for i in range(x.G):
+        if x.r[i] == 1:
+            for m in range(len(x.tokens[i])):
+                s += dot(g(i, m), g(j, k)) * dot(x.hidden[i][m], x.hidden[j][k])
+    return s
+
+
+def nthr_at(x, i, t, beta=1.0, eta=None):
+    A, correct = grpo_at(x, i, t), [j for j in range(x.G) if x.r[j] == 1]
+    if i in correct or not correct:
+        return A
+    sbar = [mean([score_at(x, j, k) for k in range(len(x.tokens[j]))]) for j in correct]
+    tau = -math.inf if beta == -math.inf else beta * min(sbar)  # Eq. 8
+    if eta is None:
+        eta = 2 * abs(len(correct) / x.G - 0.5)
+    return eta * A if score_at(x, i, t) > tau else A
+
+
+ORACLES = {name: globals()[f"{name}_at"] for name in VARIANTS if name != "culling"}
+ORACLES["culling"] = grpo_at
+
+
+def by_loops(rollout, formula):
+    """formula(group, i, t) at every token, 0 at the padding, as a tensor (P, G, T)."""
+    out = torch.zeros(rollout.mask.size(), dtype=torch.float64)
+    for g, x in enumerate(groups_of(rollout)):
+        for i in range(x.G):
+            for t in range(len(x.tokens[i])):
+                out[g, i, t] = formula(x, i, t)
+    return out
+
+
+def some_rollouts(**options):
+    """Mixed, all-fail, all-pass, one correct, real-valued; one prompt; one token; one response."""
+    yield random_rollout(0, [MIXED, FAIL, PASS, ONE, REAL], **options)
+    yield random_rollout(1, [ONE], T=1, **options)
+    yield random_rollout(2, [[0, 1, 0, 0, 0, 0, 1, 0]], T=3, **options)
+    yield random_rollout(3, [[1, 0], [0, 0], [0.1, 0.1]], T=4, **options)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_equals_its_formula(name):
+    """Guards against statistics over the batch, another deviation, a changed sign or token."""
+    for rollout in some_rollouts():
+        close(VARIANTS[name](rollout), by_loops(rollout, ORACLES[name]))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1, 1.0, 2.0, -math.inf])
+@pytest.mark.parametrize("eta", [None, 0.0, 0.3, 1.0])
+def test_nthr_equals_algorithm_1(beta, eta):
+    """Guards against a wrong threshold, a wrong selection, and sbar summed instead of averaged."""
+    changed = 0
+    for seed in range(3):
+        rollout = random_rollout(seed, [MIXED, ONE, FAIL, PASS, [1, 1, 0, 1]], T=4)
+        A = advantages.nthr(rollout, beta=beta, eta=eta)
+        close(A, by_loops(rollout, lambda x, i, t: nthr_at(x, i, t, beta, eta)))
+        changed += (A != advantages.grpo(rollout)).sum().item()
+    assert changed > 0 or eta == 1
+
+
+def test_nthr_scores_equal_the_double_sum():
+    """Guards against a score without the hidden vectors, or summed over incorrect responses too."""
+    for rollout in some_rollouts():
+        rollout.hidden.requires_grad_()
+        scores, s = advantages.nthr_scores(rollout), by_loops(rollout, score_at)
+        assert not scores.requires_grad
+        close(scores, s, 1e-9 * float(s.abs().max()) + 1e-12)
+
+
+def test_nthr_scores_in_float32_on_a_sampled_rollout():
+    """Guards against scores from other vectors than those that sampling used (Eq. 7 to 1e-4)."""
+    rollout = sample(tiny_gpt(), levels=(3, 6), G=4)
+    rollout.rewards = torch.tensor([MIXED, ONE], dtype=torch.float32)
+    rollout.answer_likelihood, rollout.token_bias = rollout.rewards, rollout.logprobs
+    s = by_loops(rollout, score_at).float()
+    close(advantages.nthr_scores(rollout), s, 1e-4 * float(s.abs().max()))
+
+
+def test_critic_loss_equals_its_formula():
+    """Guards against a mean over tokens, a sum over responses, padding inside, a lost minus."""
+    for rollout in some_rollouts():
+        terms = []
+        for x in groups_of(rollout):
+            for i in range(x.G):
+                terms.append(standardised(x.r, i) * sum(x.token_bias[i]))
+        bias = rollout.token_bias.masked_fill(~rollout.mask, math.nan).requires_grad_()
+        loss = advantages.critic_loss(bias, advantages.grpo(rollout), rollout.mask)
+        close(loss.detach(), torch.tensor(-mean(terms), dtype=torch.float64))
+        loss.backward()
+        assert bias.grad.isfinite().all() and (bias.grad[~rollout.mask] == 0).all()
+
+
+def test_solved_means_every_response_is_correct():
+    """Guards against culling a prompt that is only sometimes solved, or has rewards below 1."""
+    rollout = random_rollout(0, [MIXED, FAIL, PASS, ONE, REAL, [0.5] * 4])
+    assert advantages.solved(rollout).tolist() == [False, False, True, False, False, False]
+
+
+# ------------------------------------------------------------- what every variant has in common
+
+
+@pytest.mark.parametrize("poison", [(math.nan, -1), (math.inf, 10**6), (-math.inf, 3), (1e30, -9)])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_never_sees_the_padding(name, poison):
+    """Guards against NaN or infinity in the padding reaching a result (0 * NaN is NaN)."""
+    for clean, poisoned in zip(some_rollouts(), some_rollouts(poison=poison)):
+        A = VARIANTS[name](poisoned)
+        assert A.isfinite().all() and (A[~clean.mask] == 0).all()
+        assert torch.equal(A, VARIANTS[name](clean))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_is_the_same_beside_a_longer_neighbour(name):
+    """Guards against statistics over all prompts, and against a length that depends on others."""
+    rollout = random_rollout(5, [MIXED, FAIL, ONE], poison=(math.nan, -1))
+    longer = random_rollout(6, [[1, 1, 0, 0]], T=9)
+
+    def widen(x):
+        return torch.cat([x, x.new_full((*x.shape[:2], 4, *x.shape[3:]), 10**6)], 2)
+
+    wide = change(rollout, TOKEN_FIELDS, widen)
+    wide.mask[:, :, 5:] = False
+    both = change(wide, FIELDS, lambda x: x)
+    for field in FIELDS:
+        setattr(both, field, torch.cat([getattr(wide, field), getattr(longer, field)]))
+    close(VARIANTS[name](both)[:3, :, :5], VARIANTS[name](rollout), 1e-12)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_does_not_depend_on_order(name):
+    """Guards against a result that knows the place of a prompt or of a response."""
+    rollout = random_rollout(7, [MIXED, FAIL, ONE, PASS, REAL])
+    p, i = torch.tensor([3, 0, 4, 2, 1]), torch.tensor([2, 0, 3, 1])
+    moved = change(rollout, FIELDS, lambda x: x[p][:, i])
+    close(VARIANTS[name](moved), VARIANTS[name](rollout)[p][:, i], 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_leaves_its_input_alone(name, dtype):
+    """Guards against a changed input, a gradient through an advantage, a changed dtype."""
+    rollout = random_rollout(8, [MIXED, FAIL, PASS, ONE], dtype=dtype, poison=(math.nan, -1))
+    before = copy.deepcopy(rollout)
+    for field in ("rewards", "logprobs", "probs", "hidden", "answer_likelihood", "token_bias"):
+        getattr(rollout, field).requires_grad_()
+    A = VARIANTS[name](rollout)
+    assert A.dtype == dtype and A.size() == (4, 4, 5) and not A.requires_grad
+    for field in FIELDS:
+        now, old = getattr(rollout, field), getattr(before, field)
+        torch.testing.assert_close(now.detach(), old, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_is_finite_at_any_log_probability(name):
+    """Guards against exp() underflow: 0 / 0 where all probabilities of a response are 0."""
+    for logp in (-1e4, -1e3, 0.0):
+        rollout = random_rollout(9, [MIXED, FAIL, PASS, ONE])
+        rollout.logprobs = rollout.logprobs + logp
+        assert VARIANTS[name](rollout).isfinite().all()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_equal_rewards_give_exactly_zero(name):
+    """Guards against rounding blown up by 1 / eps, and against a lone response with an advantage.
+
+    Departures by design: negative, ngrpo and likelihood in all-fail groups, critic everywhere.
+    ngrpo's virtual reward of 1 makes other equal rewards unequal.
+    """
+    for r in (0.0, 0.1, 0.7, 1.0):
+        for G in (1, 3):
+            rollout = change(random_rollout(0, [[r] * G]), ["token_bias"], torch.zeros_like)
+            departs = name == "negative" and r == 0 or name == "ngrpo" and r < 1
+            departs |= name == "likelihood" and r == 0 and G > 1
+            assert bool((VARIANTS[name](rollout) != 0).any()) == departs
+
+
+@pytest.mark.parametrize(
+    "name, field", [("critic", "token_bias"), ("likelihood", "answer_likelihood")]
+)
+def test_a_missing_field_is_named(name, field):
+    """Guards against an unclear error far from its cause."""
+    with pytest.raises(ValueError, match=field):
+        VARIANTS[name](dataclasses.replace(random_rollout(0, [MIXED]), **{field: None}))
+
+
+def test_tables():
+    """Guards against a variant that is missing, or trained with another's clip or aggregation."""
+    names = "grpo dr_grpo rloo pos_only critic compensation culling negative ngrpo likelihood nthr"
+    assert " ".join(VARIANTS) == names
+    clip = {"clip_low": 0.16, "clip_high": 0.24}
+    assert LOSS == {"ngrpo": clip, "dr_grpo": {"aggregate": "constant"}}
+
+
+# -------------------------------------------------------------- stated numbers, and limits of grpo
+
+
+@pytest.mark.parametrize("correct", range(1, 8))
+def test_grpo_gives_the_numbers_of_lemma_4_2(correct):
+    """Guards against the sample deviation: dividing by G - 1 is a factor 1.07 at G = 8."""
+    p, rollout = correct / 8, random_rollout(0, [[1] * correct + [0] * (8 - correct)])
+    A = VARIANTS["grpo"](rollout)[0, :, 0]
+    close(A[:correct], torch.full((correct,), math.sqrt((1 - p) / p)).double(), 1e-5)
+    close(A[correct:], torch.full((8 - correct,), -math.sqrt(p / (1 - p))).double(), 1e-5)
+
+
+def test_ngrpo_gives_the_stated_numbers():
+    """Guards against the authors' sample deviation, which would give +1.764 and -0.504."""
+    rollout = random_rollout(0, [[1] + [0] * 7, [0] * 8, [1] * 8])
+    A = VARIANTS["ngrpo"](rollout)[:, :, 0]
+    assert A[0].tolist() == pytest.approx([1.871] + [-0.535] * 7, abs=5e-4)
+    assert A[1].tolist() == pytest.approx([-1 / math.sqrt(8)] * 8, abs=1e-5)
+    assert (A[2] == 0).all()
+
+
+def test_negative_gives_minus_c_on_all_fail_groups_only():
+    """Guards against punishing mixed groups, or dividing c by a deviation of 0."""
+    rollout = random_rollout(0, [MIXED, FAIL, PASS])
+    A, base = advantages.negative(rollout, c=0.25), advantages.grpo(rollout)
+    assert (A[1][rollout.mask[1]] == -0.25).all()
+    assert torch.equal(A[[0, 2]], base[[0, 2]])
+    assert (advantages.negative(rollout)[1][rollout.mask[1]] == -1).all()
+
+
+def test_compensation_factor_is_between_1_and_2():
+    """Guards against pi_max over the group, or over the padding: the factor would leave [1, 2]."""
+    for shift in (0.0, -1e4):
+        rollout = random_rollout(0, [MIXED, ONE], T=8, poison=(0.0, 0))
+        rollout.logprobs[rollout.mask] += shift
+        A, base = VARIANTS["compensation"](rollout), VARIANTS["grpo"](rollout)
+        factor = (A / base)[rollout.mask & (rollout.rewards == 1)[..., None]]
+        assert factor.min() == 1 and 1.5 < factor.max() <= 2
+        wrong = rollout.rewards == 0
+        assert torch.equal(A[wrong], base[wrong])
+
+
+LIMITS = {
+    "nthr, eta = 1": lambda r: advantages.nthr(r, eta=1.0),
+    "negative, c = 0": lambda r: advantages.negative(r, c=0.0),
+    "critic, bias 0": lambda r: advantages.critic(change(r, ["token_bias"], torch.zeros_like)),
+    "compensation, factor 1": lambda r: advantages.compensation(
+        change(r, ["logprobs"], torch.zeros_like)
+    ),
+    "culling": advantages.culling,
+    "likelihood, no all-fail": advantages.likelihood,
+    "negative, no all-fail": advantages.negative,
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_variant_reduces_to_grpo(limit):
+    """Guards against a variant that changes more than its idea."""
+    groups = [MIXED, ONE, PASS] if "no all-fail" in limit else [MIXED, ONE, PASS, FAIL]
+    rollout = random_rollout(3, groups)
+    close(LIMITS[limit](rollout), advantages.grpo(rollout), 1e-12)
+
+
+def test_rloo_is_dr_grpo_but_for_a_factor():
+    """Guards against a baseline that includes the response itself."""
+    rollout = random_rollout(3, [MIXED, ONE, FAIL, PASS])
+    close(advantages.rloo(rollout), 4 / 3 * advantages.dr_grpo(rollout), 1e-12)
+
+
+# --------------------------------------------------------------------------------------- the loss
+
+
+def loss_by_loops(logprobs, old, A, mask, low=0.2, high=0.2, aggregate="token", max_length=None):
+    """loss = -sum_{i,t} min(ratio A, clip(ratio, 1 - low, 1 + high) A) / sum_i |y_i|"""
+    responses = []
+    for g, i in np.ndindex(*mask.shape[:2]):
+        gains = []
+        for t in range(int(mask[g, i].sum())):
+            a, ratio = A[g, i, t].item(), math.exp(logprobs[g, i, t].item() - old[g, i, t].item())
+            gains.append(min(ratio * a, min(max(ratio, 1 - low), 1 + high) * a))
+        responses.append(gains)
+    tokens = [gain for gains in responses for gain in gains]
+    if aggregate == "token":
+        return -mean(tokens)
+    if aggregate == "response":
+        return -mean([mean(gains) for gains in responses])
+    return -sum(tokens) / (len(responses) * max_length)
+
+
+def off_policy(seed):
+    """A rollout, and log-probabilities of a policy that has moved by up to a factor 2 or so."""
+    rollout = random_rollout(seed, [MIXED, ONE, FAIL, REAL])
+    rng = torch.Generator().manual_seed(seed)
+    moved = torch.randn(rollout.mask.size(), generator=rng, dtype=torch.float64) * 0.4
+    return rollout, (rollout.logprobs + moved).requires_grad_()
+
+
+@pytest.mark.parametrize("aggregate", ["token", "response", "constant"])
+@pytest.mark.parametrize("low, high", [(0.2, 0.2), (0.16, 0.24), (0.3, 0.1)])
+def test_policy_loss_equals_its_formula(aggregate, low, high):
+    """Guards against a wrong denominator, and against one clip bound used for both sides."""
+    for seed in range(3):
+        rollout, logprobs = off_policy(seed)
+        inputs = (logprobs, rollout.logprobs, VARIANTS["critic"](rollout), rollout.mask)
+        options = (low, high, aggregate, 24)
+        expected = loss_by_loops(*inputs, *options)
+        assert policy_loss(*inputs, *options).item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e300])
+@pytest.mark.parametrize("aggregate", ["token", "response", "constant"])
+def test_padding_reaches_neither_loss_nor_gradient(aggregate, poison):
+    """Guards against NaN gradients: a NaN multiplied by a mask of 0 is NaN."""
+    rollout, logprobs = off_policy(1)
+    inputs, results = (logprobs, rollout.logprobs, VARIANTS["grpo"](rollout)), []
+    for number in (0.0, poison):
+        x, old, a = (v.detach().masked_fill(~rollout.mask, number) for v in inputs)
+        x.requires_grad_()
+        loss = policy_loss(x, old, a, rollout.mask, aggregate=aggregate, max_length=9)
+        loss.backward()
+        assert x.grad.isfinite().all() and (x.grad[~rollout.mask] == 0).all()
+        results.append((loss.item(), x.grad))
+    assert results[0][0] == results[1][0] and torch.equal(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize("aggregate", ["Token", "mean", "", "constant"])
+def test_unknown_aggregation_is_refused(aggregate):
+    """Guards against a silent default, and constant aggregation without its length."""
+    rollout, logprobs = off_policy(0)
+    with pytest.raises(ValueError):
+        policy_loss(logprobs, rollout.logprobs, logprobs, rollout.mask, aggregate=aggregate)
+
+
+TRUTH = [  # sign of A, ratio, value of min(...), d value / d ratio, did the clip stop it?
+    (+1, 0.5, +0.50, +1, False),
+    (+1, 1.0, +1.00, +1, False),
+    (+1, 1.2, +1.20, +1, False),
+    (+1, 1.5, +1.24, 0, True),
+    (-1, 0.5, -0.84, 0, True),
+    (-1, 0.9, -0.90, -1, False),
+    (-1, 1.0, -1.00, -1, False),
+    (-1, 1.5, -1.50, -1, False),
+    (0, 1.5, 0.0, 0, False),
+]
+
+
+@pytest.mark.parametrize("sign, ratio, value, slope, stopped", TRUTH)
+def test_clip_truth_table(sign, ratio, value, slope, stopped):
+    """Guards against max for A < 0: a published course shipped it, and fell from 33 % to 0.4 %."""
+    old = torch.full((1, 1, 1), -1.5, dtype=torch.float64)
+    logprobs = (old + math.log(ratio)).requires_grad_()
+    A, mask = torch.full_like(old, 2.0 * sign), torch.ones(1, 1, 1, dtype=torch.bool)
+    loss = policy_loss(logprobs, old, A, mask, clip_low=0.16, clip_high=0.24)
+    loss.backward()
+    assert loss.item() == pytest.approx(-2 * value)
+    assert logprobs.grad.item() == pytest.approx(-2 * slope * ratio)  # d ratio / d logp = ratio
+    assert grpo.clipped((logprobs - old).exp(), A, 0.16, 0.24).item() == stopped
+
+
+@pytest.mark.parametrize("distance", [30.0, 1e3, 1e4])
+def test_a_policy_far_away_gives_finite_loss_and_gradient(distance):
+    """Guards against exp() overflow, and against 0 * inf where the advantage is 0."""
+    old, mask = torch.full((1, 2, 3), -distance), torch.ones(1, 2, 3, dtype=torch.bool)
+    logprobs = torch.tensor([[[0.0] * 3, [-2 * distance] * 3]], requires_grad=True)
+    A = torch.tensor([[[1.0, 0.0, -1.0]] * 2])
+    loss = policy_loss(logprobs, old, A, mask)
+    loss.backward()
+    assert loss.isfinite() and logprobs.grad.isfinite().all()
+
+
+def test_k3_is_never_negative():
+    """Guards against the estimator -d, whose values may be negative, and lost digits near 0."""
+    for dtype, reach in ((torch.float64, 8), (torch.float32, 0.02)):
+        d = torch.linspace(-reach, reach, 10_001, dtype=dtype)
+        assert (grpo.k3(d) >= 0).all() and grpo.k3(0 * d).max() == 0
+        expected = [math.exp(x) - x - 1 for x in d.tolist()]
+        assert grpo.k3(d).tolist() == pytest.approx(expected, rel=1e-6, abs=1e-7)
+
+
+# ---------------------------------------------------------------------- a small model, and sampling
+
+
+def tiny_gpt(seed=7, block=80, **options) -> GPT:
+    """Random weights, all far from their start, so that no part of the model is idle."""
+    torch.manual_seed(seed)
+    model = GPT(GPTConfig(V, block, layers=2, width=16, **options))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.25 * torch.randn_like(weight))
+    return model
+
+
+def some_problems(*levels, task=SUM):
+    rng = np.random.default_rng(0)
+    return [task.problem(rng, level) for level in levels]
+
+
+def sample(model, levels=(2, 8, 4, 3), G=3, seed=0, **options):
+    rng = torch.Generator().manual_seed(seed)
+    problems = some_problems(*levels)
+    return sample_rollout(model, TOKENIZER, SUM, problems, G, generator=rng, **options)
+
+
+def ids(text):
+    return TOKENIZER.encode(text).ids
+
+
+def scripted(model, problems, responses, **options) -> grpo.Rollout:
+    """A rollout with these responses, texts in lists; only the draw of the tokens is replaced."""
+    rows = [ids(text) for group in responses for text in group]
+    alive, t = list(range(len(rows))), 0
+
+    def draw(p, n, generator=None):
+        nonlocal alive, t
+        assert len(p) == len(alive)
+        token = torch.tensor([[rows[b][t]] for b in alive])
+        alive, t = [b for b in alive if rows[b][t] != EOS], t + 1
+        return token
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "multinomial", draw)
+        return sample_rollout(model, TOKENIZER, SUM, problems, len(responses[0]), **options)
+
+
+def responses_of(rollout):
+    """Every response: its group g, its place i there, the problem, and its tokens as a list."""
+    for g, problem in enumerate(rollout.problems):
+        for i, (tokens, mask) in enumerate(zip(rollout.tokens[g], rollout.mask[g])):
+            yield g, i, problem, tokens[mask].tolist()
+
+
+def read_alone(model, problem, tokens):
+    """hidden (n, D) and logits (n, V) in front of each token: one row, no cache and no padding."""
+    row = ids(problem.prompt) + tokens
+    hidden = model.hidden(torch.tensor([row[:-1]]))[0, len(problem.prompt) - 1 :]
+    return hidden, model.unembed(hidden)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_sampling_equals_the_teacher_forced_pass(temperature):
+    """Guards against a cache or position off by one, another temperature, and rows that a longer
+    prompt or other neighbours change."""
+    model = tiny_gpt()
+    rollout = sample(model, temperature=temperature)
+    for g, i, problem, tokens in responses_of(rollout):
+        h, logits = read_alone(model, problem, tokens)
+        logp, n = (logits / temperature).log_softmax(-1), len(tokens)
+        close(rollout.hidden[g, i, :n], h, 1e-4)
+        close(rollout.probs[g, i, :n], logp.exp(), 1e-4)
+        close(rollout.logprobs[g, i, :n], logp[range(n), tokens], 1e-4)
+    assert len(rollout.mask.sum(-1).unique()) > 2, "the responses should differ in length"
+    close(response_logprobs(model, rollout), rollout.logprobs, 1e-4)
+    many = sample(model, (3, 2, 5), G=60, temperature=temperature)  # for several forward passes
+    close(response_logprobs(model, many), many.logprobs, 1e-4)
+
+
+def test_tokens_are_drawn_from_the_recorded_distribution():
+    """Guards against sampling at another temperature, or with a top-k, than is recorded."""
+    rollout = sample(tiny_gpt(), levels=(2,), G=8000, temperature=0.7, max_new_tokens=1)
+    drawn = torch.bincount(rollout.tokens.flatten(), minlength=V) / 8000
+    close(drawn, rollout.probs[0, 0, 0], 0.03)
+
+
+def test_mask_ends_with_the_end_of_sequence():
+    """Guards against an end token outside the mask, and against tokens after it inside."""
+    rollout, ended = sample(tiny_gpt(), levels=(2, 5, 8), G=8), 0
+    for g, i, _, tokens in responses_of(rollout):
+        n = len(tokens)
+        assert n >= 1 and rollout.mask[g, i, :n].all() and not rollout.mask[g, i, n:].any()
+        assert EOS not in tokens[:-1]
+        assert tokens[-1] == EOS or n == len(SUM.longest.solution) + 1
+        ended += tokens[-1] == EOS
+    assert 3 < ended < 24
+    assert rollout.tokens.dtype == torch.int64 and rollout.mask.dtype == torch.bool
+    assert rollout.rewards.dtype == rollout.logprobs.dtype == torch.float32
+
+
+def test_rewards_of_scripted_responses():
+    """Guards against a mask by token value (a sampled padding token is an ordinary wrong
+    character), rewards for responses that were cut off, and an end token in the text."""
+    problems = [SUM.write([7, 8], 2), SUM.write([1, 2, 3], 3)]
+    responses = [
+        ["15#15<eos>", "15#15,,,,,", "15#<pad>15<eos>", "<eos>", "15#15<pad>,,,,"],
+        ["3,6#6<eos>", "<pad><pad><eos>", "3,6#6,,,,,", "15#15<eos>", "#6<eos>"],
+    ]
+    rollout = scripted(tiny_gpt(), problems, responses, max_new_tokens=10)
+    assert rollout.rewards.tolist() == [[1, 0, 0, 0, 0], [1, 0, 0, 0, 1]]
+    assert rollout.mask.sum(-1).tolist() == [[6, 10, 7, 1, 10], [6, 3, 10, 6, 3]]
+    assert rollout.texts[0][2] == "15#<pad>15" and rollout.texts[0][3] == ""
+
+
+def test_right_text_that_was_cut_off_gets_no_reward():
+    """Guards against teaching the model never to end: only the end token earns the reward."""
+    model, problems = tiny_gpt(), [SUM.write([7, 8], 2)]
+    rollout = scripted(model, problems, [["15#15<eos>", "#15<eos>"]], max_new_tokens=5)
+    assert rollout.texts == [["15#15", "#15"]] and rollout.rewards.tolist() == [[0, 1]]
+    responses = ["15#15<eos>", "15#15<pad>", "15#15,"]
+    rollout = scripted(model, problems, [responses], max_new_tokens=6)
+    assert rollout.rewards.tolist() == [[1, 0, 0]]
+    rollout = scripted(model, problems, [["15#15<eos>", "<eos>"]])
+    assert rollout.mask.tolist() == [[[True] * 6, [True] + [False] * 5]]  # T: the longest response
+
+
+def test_groups_stand_together():
+    """Guards against repeat in place of repeat_interleave: responses under another's prompt."""
+    model, problems = tiny_gpt(), some_problems(2, 6, 3, 8)
+    together = sample_rollout(model, TOKENIZER, SUM, problems, 3, temperature=0.0)
+    for g, problem in enumerate(problems):
+        alone = sample_rollout(model, TOKENIZER, SUM, [problem], 1, temperature=0.0)
+        assert together.texts[g] == alone.texts[0] * 3  # greedy: always the same
+        n = int(alone.mask.sum())
+        close(together.logprobs[g, :, :n], alone.logprobs[0].expand(3, n), 1e-5)
+        assert (alone.tokens[0, 0] == alone.probs[0, 0].argmax(-1)).all()
+    assert len({texts[0] for texts in together.texts}) > 1 and together.temperature == 1.0
+
+
+def test_sampling_is_repeatable():
+    """Guards against randomness that the generator does not govern."""
+    model, a = tiny_gpt(), sample(tiny_gpt())
+    torch.manual_seed(123)
+    b, c = sample(model), sample(model, seed=1)
+    assert all(torch.equal(getattr(a, f), getattr(b, f)) for f in ("tokens", "mask", "logprobs"))
+    assert a.texts == b.texts and a.texts != c.texts
+
+
+@pytest.mark.parametrize("G, T", [(1, 1), (1, None), (4, 1)])
+def test_the_smallest_rollouts(G, T):
+    """Guards against squeezed dimensions: one problem, one response, one token."""
+    model = tiny_gpt()
+    rollout = sample(model, levels=(2,), G=G, max_new_tokens=T)
+    assert rollout.tokens.size()[:2] == (1, G) and (T is None or rollout.mask.size(2) == T)
+    close(response_logprobs(model, rollout), rollout.logprobs, 1e-4)
+    rollout.answer_likelihood = grpo.answer_likelihood(model, rollout)
+    rollout.token_bias = grpo.token_bias(tiny_gpt(outputs=1), rollout).detach()
+    for variant in VARIANTS.values():
+        A = variant(rollout)
+        assert A.size() == rollout.mask.size() and A.isfinite().all()
+
+
+def test_a_row_does_not_depend_on_padding_or_neighbours():
+    """Guards against a longer neighbour changing a row's log-probabilities or gradient."""
+    model = tiny_gpt()
+    rollout = sample(model, levels=(2, 8, 3))
+    rollout.tokens[~rollout.mask] = V - 1  # any padding
+    close(response_logprobs(model, rollout), rollout.logprobs, 1e-4)
+    for g in range(3):
+        n, Lp, grads = int(rollout.mask[g].sum(-1).max()), rollout.lengths[g], []
+        alone = dataclasses.replace(
+            rollout,
+            tokens=rollout.tokens[g : g + 1, :, :n],
+            mask=rollout.mask[g : g + 1, :, :n],
+            prompts=rollout.prompts[g : g + 1, :Lp],
+            lengths=rollout.lengths[g : g + 1],
+        )
+        selected = response_logprobs(model, rollout, torch.tensor([g]))
+        whole = response_logprobs(model, rollout)[g : g + 1]
+        for logp in (response_logprobs(model, alone), selected[..., :n], whole[..., :n]):
+            close(logp, rollout.logprobs[g : g + 1, :, :n], 1e-4)
+            grads.append(torch.autograd.grad(logp.sum(), list(model.parameters())))
+        for a, *others in zip(*grads):
+            for b in others:
+                close(a, b, 1e-5 * float(a.abs().max()) + 1e-4)
+
+
+def test_response_logprobs_follow_the_model_and_the_temperature():
+    """Guards against returning the old log-probabilities, and against scores at temperature 1."""
+    rollout, other = sample(tiny_gpt(), temperature=0.6), tiny_gpt(seed=1)
+    logp = response_logprobs(other, rollout)
+    assert (logp[~rollout.mask] == 0).all() and logp.requires_grad
+    for g, i, problem, tokens in responses_of(rollout):
+        alone = (read_alone(other, problem, tokens)[1] / 0.6).log_softmax(-1)
+        close(logp[g, i, : len(tokens)], alone[range(len(tokens)), tokens], 1e-4)
+
+
+RESPONSES = [  # to three problems
+    ["9,8#8<eos>", "9,8<eos>", "1#2#3<eos>", "#1<eos>", "<eos>", "1<pad>2#4<eos>", ",,,,,,,,"],
+    ["3,6#6<eos>", "3#1<eos>", "<eos>", "#<eos>", "1<eos>", "2<eos>", "3<eos>"],  # not all-fail
+    ["7<eos>", "5,5#5#5<eos>", "#<eos>", "##<eos>", "<pad><eos>", "1,1,1,1<eos>", "########"],
+]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_answer_likelihood_equals_one_token_at_a_time(temperature):
+    """Guards against a wrong end of the reasoning, a forgotten end token, another temperature, and
+    groups that are not all-fail."""
+    model = tiny_gpt()
+    problems = [SUM.write([3, 4], 2), SUM.write([1, 2, 3], 3), SUM.write([9] * 8, 8)]
+    rollout = scripted(model, problems, RESPONSES, max_new_tokens=8, temperature=temperature)
+    L = grpo.answer_likelihood(model, rollout)
+    assert not L.requires_grad and (L[[0, 2]] > 0).all() and (L <= 1).all()
+    for g, i, problem, tokens in responses_of(rollout):
+        row, p = ids(problem.prompt), 1.0
+        for token in tokens:
+            if token in ids("#<eos>"):
+                break
+            row.append(token)
+        for token in ids("#" + problem.answer + "<eos>"):
+            p *= model(torch.tensor([row]))[0, -1].softmax(-1)[token].item()
+            row.append(token)
+        assert L[g, i].item() == pytest.approx(0 if g == 1 else p, rel=1e-3)
+
+
+def test_answer_likelihood_needs_room_in_the_block():
+    """Guards against reading past the last position of a block that is too short."""
+    problem = [SUM.write([7, 8], 2)]
+    rollout = scripted(tiny_gpt(), problem, [[",,,,,,,,"]], max_new_tokens=8)
+    assert grpo.answer_likelihood(tiny_gpt(block=16), rollout) > 0
+    with pytest.raises(AssertionError):
+        grpo.answer_likelihood(tiny_gpt(block=15), rollout)
+
+
+def test_token_bias_is_read_where_the_token_has_been_read():
+    """Guards against the position before, where the bias could not depend on the token."""
+    critic, rollout = tiny_gpt(outputs=1), sample(tiny_gpt())
+    bias = grpo.token_bias(critic, rollout)
+    assert (bias[~rollout.mask] == 0).all() and bias.requires_grad
+    for g, i, problem, tokens in responses_of(rollout):
+        row = ids(problem.prompt)
+        for t, token in enumerate(tokens):
+            row.append(token)
+            close(bias[g, i, t], critic(torch.tensor([row]))[0, -1, 0], 1e-4)
+
+
+def test_entropy_equals_its_formula():
+    """Guards against padding in the mean, and 0 log 0."""
+    rollout = random_rollout(0, [MIXED, FAIL], poison=(math.nan, -1))
+    rollout.probs[0, 0, 0] = torch.eye(7, dtype=torch.float64)[2]
+    terms = []
+    for x in groups_of(rollout):
+        for response in x.probs:
+            for pi in response:
+                terms.append(-sum(p * math.log(p) for p in pi if p > 0))
+    assert grpo.entropy(rollout).item() == pytest.approx(mean(terms))
+
+
+def test_likelihood_change_equals_its_formula():
+    """Guards against incorrect responses, or those of all-pass groups, in the mean."""
+    rollout, other = sample(tiny_gpt(), levels=(2, 5, 3, 8), G=4), tiny_gpt(seed=1)
+    rollout.rewards = torch.tensor([MIXED, PASS, FAIL, ONE], dtype=torch.float32)
+    changes = []
+    for g, i, problem, tokens in responses_of(rollout):
+        if (g, i) in [(0, 0), (0, 3), (3, 2)]:  # the correct ones of the mixed groups
+            logp = read_alone(other, problem, tokens)[1].log_softmax(-1)
+            new = sum(logp[t, token].item() for t, token in enumerate(tokens))
+            changes.append(new - rollout.logprobs[g, i, : len(tokens)].sum().item())
+    assert grpo.likelihood_change(other, rollout) == pytest.approx(mean(changes), abs=1e-3)
+    assert grpo.likelihood_change(tiny_gpt(), rollout) == pytest.approx(0, abs=1e-4)
+    rollout.rewards = torch.tensor([PASS, PASS, FAIL, FAIL], dtype=torch.float32)
+    assert grpo.likelihood_change(other, rollout) is None
+
+
+# -------------------------------------------------------------------------------------- one update
+
+
+def stale_rollout():
+    """A model, a rollout whose old log-probabilities differ from its own, and advantages."""
+    model = tiny_gpt()
+    rollout = sample(model, levels=(2, 8, 3, 5), G=4)
+    rollout.rewards = torch.tensor([MIXED, ONE, FAIL, [0, 1, 1, 1]], dtype=torch.float32)
+    rollout.token_bias = torch.zeros_like(rollout.logprobs)
+    noise = torch.randn(rollout.mask.size(), generator=torch.Generator().manual_seed(0)) * 0.3
+    rollout.logprobs = rollout.logprobs + noise
+    return model, rollout, VARIANTS["grpo"](rollout)
+
+
+def sgd(model, lr=0.0):
+    return torch.optim.SGD(model.parameters(), lr=lr)
+
+
+@pytest.mark.parametrize("minibatches", [1, 2, 4, 9])
+@pytest.mark.parametrize("low, high", [(0.2, 0.2), (0.1, 0.3)])
+@pytest.mark.parametrize("kl", [0.0, 0.7])
+def test_update_reports_means_over_all_tokens(minibatches, low, high, kl):
+    """Guards against mini-batches that count alike although one has more tokens, a clip fraction
+    that ignores sign or range, and the KL term or approx_kl the wrong way round."""
+    (model, rollout, A), reference = stale_rollout(), tiny_gpt(seed=1)
+    m, logprobs = rollout.mask, response_logprobs(model, rollout).detach()
+    loss = loss_by_loops(logprobs, rollout.logprobs, A, m, low, high)
+    approx_kl, to_reference, stopped = [], [], []
+    new, ref = logprobs[m].tolist(), response_logprobs(reference, rollout)[m].tolist()
+    for logp, old, logp_ref, a in zip(new, rollout.logprobs[m].tolist(), ref, A[m].tolist()):
+        d, d_ref, ratio = old - logp, logp_ref - logp, math.exp(logp - old)
+        approx_kl.append(math.exp(d) - d - 1)
+        to_reference.append(math.exp(d_ref) - d_ref - 1)
+        stopped.append(ratio > 1 + high if a > 0 else ratio < 1 - low if a < 0 else False)
+    options = {"minibatches": minibatches, "clip_low": low, "clip_high": high}
+    metrics = update(model, sgd(model), rollout, A, kl=kl, reference=reference, **options)
+    assert metrics["loss"] == pytest.approx(loss + kl * mean(to_reference), rel=1e-3, abs=1e-4)
+    assert metrics["clip_fraction"] == pytest.approx(mean(stopped), abs=1e-5)
+    assert metrics["approx_kl"] == pytest.approx(mean(approx_kl), rel=1e-3)
+    assert 0 < metrics["clip_fraction"] < 1 and metrics["approx_kl"] > 0
+
+
+@pytest.mark.parametrize("scale", [0.1, 30.0])
+def test_update_is_one_step_a_mini_batch_of_whole_groups(scale):
+    """Guards against accumulated gradients, split groups, a gradient that is not shortened."""
+    model, rollout, A = stale_rollout()
+    by_hand, norms = copy.deepcopy(model), []
+    for groups in ([0, 1], [2, 3]):
+        parts = (x[groups] for x in (rollout.logprobs, scale * A, rollout.mask))
+        loss = policy_loss(response_logprobs(by_hand, rollout)[groups], *parts)
+        grads = torch.autograd.grad(loss, list(by_hand.parameters()))
+        norm = math.sqrt(sum((grad**2).sum().item() for grad in grads))
+        norms.append(norm * int(rollout.mask[groups].sum()) / int(rollout.mask.sum()))
+        with torch.no_grad():
+            for weight, grad in zip(by_hand.parameters(), grads):
+                weight -= 0.1 * grad * min(1.0, 1.0 / norm)
+    metrics = update(model, sgd(model, lr=0.1), rollout, scale * A, minibatches=2)
+    assert metrics["grad_norm"] == pytest.approx(sum(norms), rel=1e-3)
+    for a, b in zip(model.parameters(), by_hand.parameters()):
+        close(a.detach(), b.detach(), 1e-5)
+
+
+def test_the_loss_at_the_first_update():
+    """Guards against a ratio other than 1: the loss is then -sum A_i |y_i| / sum |y_i|, and exactly
+    0 if each response is averaged first."""
+    model = tiny_gpt()
+    rollout = sample(model, levels=(2, 8, 3, 5), G=4)
+    rollout.rewards = torch.tensor([MIXED, ONE, FAIL, [0, 1, 1, 1]], dtype=torch.float32)
+    A, n = VARIANTS["grpo"](rollout), rollout.mask.sum(-1)
+    metrics = update(model, sgd(model), rollout, A, minibatches=2)
+    expected = -sum(A[g, i, 0].item() * n[g, i].item() for g in range(4) for i in range(4))
+    assert metrics["loss"] == pytest.approx(expected / n.sum().item(), abs=1e-4)
+    assert metrics["clip_fraction"] == 0 and metrics["approx_kl"] == pytest.approx(0, abs=1e-6)
+    metrics = update(model, sgd(model), rollout, A, aggregate="response")
+    assert metrics["loss"] == pytest.approx(0, abs=1e-5)
+
+
+def test_the_kl_term_pulls_towards_the_reference():
+    """Guards against a KL term of the wrong sign, and against one that moves the reference."""
+    model, rollout, A = stale_rollout()
+    reference = tiny_gpt(seed=1)
+    before = copy.deepcopy(reference.state_dict())
+    options = {"kl": 1.0, "reference": reference, "minibatches": 1}
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    losses = [update(model, optimizer, rollout, 0 * A, **options)["loss"] for _ in range(8)]
+    assert losses[-1] < 0.9 * losses[0]
+    assert all(torch.equal(before[name], weight) for name, weight in reference.state_dict().items())
+
+
+@pytest.mark.parametrize("fault", [math.nan, math.inf, "gradient"])
+def test_no_step_is_taken_that_is_not_finite(fault):
+    """Guards against NaN in the weights, after which nothing can be learnt or explained."""
+    model, rollout, A = stale_rollout()
+    before, optimizer = copy.deepcopy(model.state_dict()), torch.optim.Adam(model.parameters())
+    if fault == "gradient":
+        next(model.parameters()).register_hook(lambda grad: grad * math.nan)
+    else:
+        A = A.masked_fill(rollout.mask, fault)
+    with pytest.raises(FloatingPointError):
+        update(model, optimizer, rollout, A)
+    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+
+
+def learn(sign, steps):
+    """Mean reward of the first and the last five steps of training a new model on 25 sums."""
+    torch.manual_seed(0)
+    rng, model = np.random.default_rng(0), GPT(GPTConfig(V, 32, layers=1, width=32))
+    problems = [SUM.write([a, b], 2) for a in range(5) for b in range(5)]
+    rows, _ = grpo.encode(TOKENIZER, [p.prompt + p.solution + tasks.EOS for p in problems], "cpu")
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(60):  # a little supervised learning first, or no reward would ever be found
+        logits = model(rows[:, :-1]).transpose(1, 2)  # (B, V, L - 1)
+        grpo.descend(optimizer, F.cross_entropy(logits, rows[:, 1:], ignore_index=PAD))
+    options = {"max_new_tokens": 6, "generator": torch.Generator().manual_seed(0)}
+    rewards, optimizer = [], torch.optim.Adam(model.parameters(), lr=2e-3)
+    for _ in range(steps):
+        batch = [problems[i] for i in rng.permutation(len(problems))[:16]]
+        rollout = sample_rollout(model, TOKENIZER, SUM, batch, 8, **options)
+        update(model, optimizer, rollout, sign * VARIANTS["grpo"](rollout))
+        rewards.append(rollout.rewards.mean().item())
+    return mean(rewards[:5]), mean(rewards[-5:])
+
+
+def test_the_policy_learns():
+    """Guards against everything else: sampling, advantages and update must work together."""
+    before, after = learn(+1, steps=200)
+    assert before < 0.4 and after > before + 0.25
+    before, after = learn(-1, steps=20)
+    assert after <= before
+
+
+# ------------------------------------------------------------------------------------------- tasks
+
+
+EXAMPLES = [("sum", "7+8+5=", "15,20#20", "20"), ("add", "347+285=", "12,132,632#632", "632"),
+            ("mul", "347*8=", "56,320,376,2400,2776#2776", "2776")]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, prompt, solution, answer", EXAMPLES)
+def test_worked_examples(name, prompt, solution, answer):
+    """Guards against a solution that teaches wrong steps."""
+    numbers = [int(n) for n in prompt[:-1].split(TASKS[name].sign)]
+    assert TASKS[name].write(numbers, 3) == Problem(prompt, solution, answer, 3)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_problem_is_solved_by_its_solution(name):
+    """Guards against wrong answers, numbers of the wrong size, tokens that do not round-trip."""
+    task, rng, longest = TASKS[name], np.random.default_rng(0), TASKS[name].longest
+    for level in task.levels:
+        for _ in range(60):
+            p = task.problem(rng, level)
+            numbers = p.prompt[:-1].split(task.sign)
+            assert p.level == level and p.prompt[-1] == "="
+            assert int(p.answer) == (math.prod if name == "mul" else sum)(map(int, numbers))
+            sizes = {"sum": [1] * level, "add": [level] * 2, "mul": [level, 1]}[name]
+            assert [len(n) for n in numbers] == sizes and all(str(int(n)) == n for n in numbers)
+            assert task.reward(p, p.solution) == 1.0 and task.coherent(p, p.solution)
+            for text in (p.prompt, p.solution):
+                assert len(ids(text)) == len(text) and TOKENIZER.decode(ids(text)) == text
+                assert not {PAD, EOS} & set(ids(text))
+            assert len(p.prompt) <= len(longest.prompt) and len(p.solution) <= len(longest.solution)
+
+
+def test_tokenizer():
+    """Guards against one token for padding and end, and against unknown characters passing."""
+    assert PAD != EOS and TOKENIZER.get_vocab_size() == len(TOKENIZER.get_vocab())
+    assert ids("1<eos>") == [*ids("1"), EOS] and len(ids("1234567890+*=,#")) == 15
+    for text in ("a", "٣", "1\n2", " "):
+        with pytest.raises(Exception):  # noqa: B017, the package has no narrower one
+            TOKENIZER.encode(text)
+    tokens, lengths = grpo.encode(TOKENIZER, ["1+2=", "1<pad>", "1"], "cpu")
+    assert lengths.tolist() == [4, 2, 1] and tokens[2].tolist() == [*ids("1"), PAD, PAD, PAD]
+
+
+HOSTILE = [
+    "", "#", "20", "15,20", "##20", "#20#20", "#20#", "20#", "15,20#20#20", "1" * 10_000,
+    "#" * 10_000, "#" + "20" * 5_000, "#٢٠", "#２０", "#020", "#0020", "#20 ", "# 20", "#20\n",
+    "#20x", "#20,", "#20=", "#+20", "#20.0", "#2e1", "#2_0", "#-20", "#0x14", "#²⁰", "#20\x00",
+    "#20<eos>", "#20<pad>", "#2 0", "15,20＃20", "\ud800#20#", "#21", "#2", "#200",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("response", HOSTILE, ids=range(len(HOSTILE)))
+def test_verifier_refuses_all_that_is_not_the_answer(response):
+    """Guards against int(), which takes "+20", " 20", "2_0" and foreign digits, and raising."""
+    problem = SUM.write([7, 8, 5], 3)
+    assert SUM.reward(problem, response) == 0.0
+    assert SUM.coherent(problem, response) in (True, False)
+
+
+@pytest.mark.parametrize("response", ["#20", "15,20#20", "99#20", "\n\ud800٣#20"])
+def test_verifier_takes_the_answer_behind_one_marker(response):
+    """Guards against judging the steps: the reward is for the answer alone."""
+    assert SUM.reward(SUM.write([7, 8, 5], 3), response) == 1.0
+
+
+COHERENT = {
+    "15,20#20": True, "15,20#21": False, "15,21#21": True, "20#20": True, "#20": False, "20": False,
+    "": False, "#": False, "15,#": False, "15,20#": False, "15,20#20#20": False, "15,20#0": False,
+    "15,20#20,": False, "15,20,#20": False, "20,15#20": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("response", COHERENT)
+def test_coherence(response):
+    """Guards against comparing with the right answer in place of the response's own last step."""
+    assert SUM.coherent(SUM.write([7, 8, 5], 3), response) is COHERENT[response]
+
+
+def test_held_out_prompts_are_never_trained_on():
+    """Guards against training on what is evaluated: the split is a matter of the prompt alone."""
+    for task in TASKS.values():
+        for p in some_problems(*30 * list(task.levels), task=task):
+            assert tasks.held_out(p.prompt) is (zlib.crc32(p.prompt.encode()) % 10 == 0)
+        for held in (True, False):
+            prompts = [p.prompt for p in train.make_problems(task, 20, held)]
+            assert {tasks.held_out(prompt) for prompt in prompts} == {held}
+            assert len(set(prompts)) == len(prompts) > 20
+
+
+# ------------------------------------------------------------------------------------ whole runs
+
+
+METRICS = """step reward all_fail all_pass loss grad_norm clip_fraction approx_kl entropy length
+    coherence seconds accuracy likelihood_change""".split()
+FILES = {"config.json", "metrics.csv", "model.pt", "summary.json", "tokenizer.json"}
+
+
+def run_train(out, *arguments) -> int:
+    """train.main with few problems, almost no warm-up and a very small model."""
+    small = "--layers 1 --width 16 --steps 2 --prompts 4 --group-size 4 --device cpu --out".split()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "WARMUP_STEPS", dict.fromkeys(TASKS, 2))
+        patch.setattr(train, "TRAIN_PER_LEVEL", 3)
+        patch.setattr(train, "EVAL_PER_LEVEL", 2)
+        return train.main([*small, str(out), *map(str, arguments)])
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory) -> Path:
+    """The base checkpoint that all runs here start from, made once."""
+    out = tmp_path_factory.mktemp("base")
+    assert run_train(out, "--steps", 0) == 0
+    (path,) = out.glob("*.pt")
+    return path
+
+
+def with_base(base, out) -> Path:
+    out.mkdir()
+    shutil.copy(base, out)
+    return out
+
+
+def read_metrics(folder):
+    with open(folder / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_runs(variant, base, tmp_path, capsys):
+    """Guards against a variant that was never run, or leaves other files or columns."""
+    out = with_base(base, tmp_path / "out")
+    checkpoint = (out / base.name).read_bytes()
+    assert run_train(out, "--variant", variant, "--seed", 3) == 0
+    folder = out / f"sum-{variant}-seed3"
+    assert {path.name for path in out.iterdir()} == {base.name, folder.name}
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert (out / base.name).read_bytes() == checkpoint
+    rows, summary = read_metrics(folder), json.loads((folder / "summary.json").read_text())
+    assert len(rows) == 2
+    assert list(rows[0]) == METRICS + ["mean_abs_advantage", "mean_abs_bias", "prompts_left"]
+    assert [row["step"] for row in rows] == ["1", "2"] and rows[1]["accuracy"]
+    for row in rows:
+        assert all(math.isfinite(float(value)) for value in row.values() if value)
+        assert all(row[name] for name in METRICS[:12])
+        assert bool(row["prompts_left"]) == (variant == "culling")
+        assert bool(row["mean_abs_bias"]) == (variant == "critic")
+    assert summary["variant"] == variant and summary["steps"] == 2 and summary["seed"] == 3
+    names = """task base_accuracy final_accuracy base_sampled final_sampled base_accuracy_by_level
+        final_accuracy_by_level seconds seconds_per_step"""
+    assert set(names.split()) <= set(summary)
+    assert json.loads((folder / "config.json").read_text())["variant"] == variant
+    assert "accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--variant", "critic"], ["--variant", "nthr", "--kl", "0.1"]]
+)
+def test_the_same_seed_gives_the_same_metrics(arguments, base, tmp_path):
+    """Guards against hidden randomness, and against a run that sees what an earlier one left."""
+    out, runs = with_base(base, tmp_path / "out"), []
+    for seed in (0, 0, 1):
+        assert run_train(out, *arguments, "--seed", seed) == 0
+        rows = read_metrics(out / f"sum-{arguments[1]}-seed{seed}")
+        runs.append([{k: v for k, v in row.items() if k != "seconds"} for row in rows])
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_the_base_model_is_made_once(base, tmp_path):
+    """Guards against variants that start from different weights."""
+    new = tmp_path / "new"
+    assert run_train(new, "--steps", 0, "--seed", 7, "--variant", "nthr") == 0
+    made = (new / base.name).read_bytes()
+    assert run_train(new, "--steps", 0, "--seed", 8) == 0 and (new / base.name).read_bytes() == made
+    folders = (base.parent / "sum-grpo-seed0", new / "sum-nthr-seed7", new / "sum-grpo-seed8")
+    first, *others = (torch.load(folder / "model.pt", weights_only=True) for folder in folders)
+    for weights in others:
+        assert all(torch.equal(first[name], weights[name]) for name in first)
+
+
+@pytest.mark.parametrize("task", ["add", "mul"])
+def test_other_tasks_run(task, tmp_path):
+    """Guards against a block that is too short for another task's numbers."""
+    assert run_train(tmp_path / "out", "--task", task, "--variant", "likelihood") == 0
+    assert {path.name for path in (tmp_path / f"out/{task}-likelihood-seed0").iterdir()} == FILES
+
+
+def test_culling_ends_when_every_prompt_is_solved(base, tmp_path, capsys, monkeypatch):
+    """Guards against an endless loop, or a crash, when no prompt is left."""
+
+    def end_at_once(*arguments):
+        tokens, mask, *rest = model_module.generate(*arguments)
+        tokens[:, 0], mask[:, 1:] = EOS, False
+        return tokens, mask, *rest
+
+    monkeypatch.setattr(grpo, "generate", end_at_once)
+    monkeypatch.setattr(tasks.Task, "reward", lambda self, problem, response: 1.0)
+    out = with_base(base, tmp_path / "out")
+    assert run_train(out, "--variant", "culling", "--steps", 50, "--prompts", 16) == 0
+    rows = read_metrics(out / "sum-culling-seed0")
+    assert [row["prompts_left"] for row in rows] == ["68", "52", "36", "20", "4", "0"]
+    assert "no prompt is left" in capsys.readouterr().out
+    assert json.loads((out / "sum-culling-seed0/summary.json").read_text())["steps"] == 6
+
+
+@pytest.mark.parametrize("fault, status", [("nan", 1), ("ctrl-c", 130)])
+def test_an_interrupted_run_keeps_its_metrics(fault, status, base, tmp_path, capsys, monkeypatch):
+    """Guards against a lost run, a traceback, and a summary.json that says it had finished."""
+    calls = []
+
+    def faulty(rollout):
+        calls.append(1)
+        if len(calls) == 3 and fault == "ctrl-c":
+            raise KeyboardInterrupt
+        return advantages.grpo(rollout) * (math.nan if len(calls) == 3 else 1)
+
+    out = with_base(base, tmp_path / "out")
+    assert run_train(out, "--steps", 5) == 0  # what an earlier run left must not look like ours
+    monkeypatch.setitem(VARIANTS, "grpo", faulty)
+    assert run_train(out, "--steps", 5) == status
+    error = capsys.readouterr().err
+    assert "Traceback" not in error and (fault == "ctrl-c" or "step 3" in error)
+    assert len(read_metrics(out / "sum-grpo-seed0")) == 2
+    assert not (out / "sum-grpo-seed0" / "summary.json").exists()
+
+
+@pytest.mark.parametrize("prompts", [1, 8])
+def test_ruined_weights_stop_the_run(prompts, base, tmp_path, capsys):
+    """Guards against a traceback when a learning rate has ruined the weights: one prompt gives one
+    mini-batch, and then sampling is the first to meet them."""
+    out = with_base(base, tmp_path / "out")
+    options = ["--variant", "negative", "--lr", "1e12", "--steps", 20, "--prompts", prompts]
+    assert run_train(out, *options) == 1
+    error = capsys.readouterr().err
+    assert "Traceback" not in error and "step" in error and "negative" in error
+    assert not (out / "sum-negative-seed0" / "summary.json").exists()
+
+
+BAD = [
+    "--variant nope", "--variant GRPO", "--variant", "--task nope", "--task sum2", "--device tpu",
+    "--device cuda:99", "--group-size 1", "--group-size 0", "--group-size -8", "--group-size 2.5",
+    "--group-size two", "--steps -1", "--steps 1.5", "--steps nan", "--steps", "--steps ²",
+    "--lr 0", "--lr -1", "--lr nan", "--lr inf", "--lr -inf", "--lr x", "--lr 1e999", "--seed -1",
+    "--seed 1e3", "--seed x", "--seed 99999999999999999999999", "--prompts 0", "--prompts -1",
+    "--prompts x", "--kl -1", "--kl nan", "--kl inf", "--layers 0", "--layers -1", "--layers x",
+    "--width 0", "--width 6", "--width -4", "--width 3.5", f"--width {2**44}", "--nope", "7",
+]  # fmt: skip
+
+
+def refused(status, capsys) -> str:
+    """The one line on standard error that bad input gets."""
+    error = capsys.readouterr().err
+    assert status == 2 and error.count("\n") == 1 and error.endswith("\n"), error
+    assert "Traceback" not in error and len(error) < 600
+    return error
+
+
+@pytest.mark.parametrize("arguments", BAD)
+def test_bad_arguments_are_refused(arguments, tmp_path, capsys):
+    """Guards against a traceback, work before the check, and files left behind."""
+    error = refused(run_train(tmp_path / "out", *arguments.split()), capsys)
+    assert not (tmp_path / "out").exists()
+    flag, *value = arguments.split()
+    assert flag in error or "memory" in error
+    choices = {"--variant": VARIANTS, "--task": TASKS, "--device": ["cpu"]}.get(flag, [])
+    assert not value or all(choice in error for choice in choices)
+
+
+def damage(kind, base, tmp_path) -> bytes:
+    """What stands in a damaged or foreign file in place of the base checkpoint."""
+    data = base.read_bytes()
+    if kind == "weights alone":
+        return (base.parent / "sum-grpo-seed0" / "model.pt").read_bytes()
+    if kind in ("list", "dict", "none"):
+        torch.save({"list": [1, 2], "dict": {"a": 1}, "none": None}[kind], tmp_path / "foreign")
+        return (tmp_path / "foreign").read_bytes()
+    return {
+        "truncated": data[: len(data) // 2],
+        "almost whole": data[:-1000],
+        "empty": b"",
+        "text": "not a checkpoint\n".encode(),
+        "zeros": bytes(len(data)),
+        "code": f"cos\nsystem\n(S'touch {tmp_path}/executed'\ntR.".encode(),
+    }[kind]
+
+
+DAMAGE = ["truncated", "almost whole", "empty", "text", "zeros", "code", "list", "dict", "none",
+          "weights alone"]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_base_models_are_refused(kind, base, tmp_path, capsys):
+    """Guards against running code from a file, and against overwriting what cannot be read."""
+    out = with_base(base, tmp_path / "out")
+    data = damage(kind, base, tmp_path)
+    (out / base.name).write_bytes(data)
+    assert base.name in refused(run_train(out), capsys)
+    assert [path.name for path in out.iterdir()] == [base.name]
+    assert (out / base.name).read_bytes() == data
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_base_model_of_another_shape_is_refused(base, tmp_path, capsys):
+    """Guards against training on weights that were made for another model."""
+    out = with_base(base, tmp_path / "out")
+    other = out / base.name.replace("1x16", "1x32")
+    (out / base.name).rename(other)
+    assert other.name != base.name and other.name in refused(run_train(out, "--width", 32), capsys)
+    assert other.read_bytes() == base.read_bytes() and len(list(out.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "file/far/below"])
+def test_an_output_folder_that_cannot_be_is_refused(name, tmp_path, capsys):
+    """Guards against finding out only after the warm-up."""
+    (tmp_path / "file").write_text("mine")
+    refused(run_train(tmp_path / name), capsys)
+    assert (tmp_path / "file").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_full_disk_is_refused(tmp_path, capsys, monkeypatch):
+    """Guards against a traceback where no folder can be made."""
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    assert "No space left" in refused(run_train(tmp_path / "out"), capsys)
+
+
+def test_bad_input_in_a_real_process(tmp_path):
+    """Guards against a status that main returns but the process does not."""
+    command = [sys.executable, "train.py", "--variant", "nope", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=Path(train.__file__).parent, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert "nthr" in done.stderr and not (tmp_path / "out").exists()
