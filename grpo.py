@@ -80,13 +80,12 @@ def sample_rollout(
     sampled = generate(model, prompts, lengths, G, T, eos, temperature, generator)
     tokens, mask, logprobs, probs, hidden = (x.unflatten(0, (P, G)) for x in sampled)
 
-    ended = ((tokens == eos) & mask).any(-1)  # (P, G)
-    ends = (mask.sum(-1) - ended.long()).flatten().tolist()
-    ids = [row[:end] for row, end in zip(tokens.flatten(0, 1).tolist(), ends)]
+    ids = [row[:n] for row, n in zip(sampled[0].tolist(), sampled[1].sum(1).tolist())]
     texts = tokenizer.decode_batch(ids, skip_special_tokens=False)  # a sampled <pad> stays visible
-    texts = [texts[i * G : (i + 1) * G] for i in range(P)]
-    rewards = [[task.reward(p, text) for text in group] for p, group in zip(problems, texts)]
-    rewards = torch.tensor(rewards, device=device) * ended
+    rewards = [task.reward(problems[i // G], y.removesuffix(EOS)) for i, y in enumerate(texts)]
+    ended = torch.tensor([y.endswith(EOS) for y in texts], device=device)
+    rewards = (torch.tensor(rewards, device=device) * ended).view(P, G)
+    texts = [[y.removesuffix(EOS) for y in texts[i * G : (i + 1) * G]] for i in range(P)]
     context = {"temperature": temperature or 1.0, "prompts": prompts, "lengths": lengths}
     context |= {"problems": problems, "texts": texts, "tokenizer": tokenizer}
     return Rollout(tokens, mask, rewards, logprobs, probs, hidden, **context)

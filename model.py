@@ -70,9 +70,9 @@ class GPT(nn.Module):
         """
         if cache is None:
             positions, mask = torch.arange(tokens.size(1), device=tokens.device), None
-        else:  # a token sees the columns up to its own: (B, 1, L, C)
-            columns = torch.arange(cache.size(3), device=tokens.device)
-            mask = (columns <= positions[..., None])[:, None]
+        else:  # a token sees the columns up to its own: 0 there, -inf behind, (B, 1, L, C)
+            behind = torch.arange(cache.size(3), device=tokens.device) > positions[:, None, :, None]
+            mask = cache.new_zeros(()).where(~behind, -torch.inf)
         x = self.embed_token(tokens) + self.embed_position(positions)
         for i, block in enumerate(self.blocks):
             x = block(x, None if cache is None else cache[i], positions, mask)
@@ -104,23 +104,26 @@ def generate(model: GPT, prompts, lengths, G: int, T: int, eos: int, temperature
     h = model.hidden(prompts, cache[:, :, :, :Lp], torch.arange(Lp, device=device).expand(P, Lp))
     h = h[torch.arange(P, device=device), lengths - 1].repeat_interleave(G, dim=0)  # (B, D)
     cache = cache.repeat_interleave(G, dim=2)
-    columns = lengths.repeat_interleave(G)[:, None]  # (B, 1), of the next token
+    start = lengths.repeat_interleave(G)[:, None]  # (B, 1), the column of the first token
 
     tokens, mask = prompts.new_zeros(B, T), prompts.new_zeros(B, T, dtype=torch.bool)
-    logprobs, probs, hidden = h.new_zeros(B, T), h.new_zeros(B, T, V), h.new_zeros(B, T, D)
-    rows = torch.arange(B, device=device)  # those still being written
+    probs, hidden = h.new_zeros(B, T, V), h.new_zeros(B, T, D)
+    # The rows in the batch, and which of them go on.
+    rows, live = torch.arange(B, device=device), torch.ones(B, dtype=torch.bool, device=device)
     for t in range(T):
-        logp = F.log_softmax(model.unembed(h) / (temperature or 1.0), dim=-1)  # (rows, V)
-        p = logp.exp()
+        p = F.softmax(model.unembed(h) / (temperature or 1.0), dim=-1)  # (rows, V)
         token = torch.multinomial(p, 1, generator=rng) if temperature else p.argmax(1, keepdim=True)
-        tokens[rows, t], mask[rows, t] = token[:, 0], True
-        logprobs[rows, t], probs[rows, t], hidden[rows, t] = logp.gather(1, token)[:, 0], p, h
-        goes_on = token[:, 0] != eos
-        if t == T - 1 or not goes_on.any():
+        now = rows[live]
+        tokens[now, t], mask[now, t] = token[live, 0], True
+        probs[now, t], hidden[now, t] = p[live], h[live]
+        live &= token[:, 0] != eos
+        if t == T - 1 or not live.any():
             break
-        if not goes_on.all():  # rows that have ended leave the batch
-            rows, token, columns = rows[goes_on], token[goes_on], columns[goes_on]
-            cache = cache[:, :, goes_on]
-        h = model.hidden(token, cache[:, :, :, : Lp + t + 1], columns)[:, 0]
-        columns = columns + 1
+        # Rows that have ended leave the batch, but not one by one: it copies the whole cache.
+        if live.float().mean() < 0.85:
+            keep = live.nonzero()[:, 0]
+            rows, token, start, live = rows[keep], token[keep], start[keep], live[keep]
+            cache = cache.index_select(2, keep)
+        h = model.hidden(token, cache[:, :, :, : Lp + t + 1], start + t)[:, 0]
+    logprobs = probs.gather(-1, tokens[..., None])[..., 0].log().masked_fill(~mask, 0.0)
     return tuple(x[:, : t + 1] for x in (tokens, mask, logprobs, probs, hidden))

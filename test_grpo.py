@@ -565,14 +565,14 @@ def ids(text):
 def scripted(model, problems, responses, **options) -> grpo.Rollout:
     """A rollout with these responses, texts in lists; only the draw of the tokens is replaced."""
     rows = [ids(text) for group in responses for text in group]
-    alive, t = list(range(len(rows))), 0
+    batch, t = list(range(len(rows))), 0  # ended rows leave it now and then
 
     def draw(p, n, generator=None):
-        nonlocal alive, t
-        assert len(p) == len(alive)
-        token = torch.tensor([[rows[b][t]] for b in alive])
-        alive, t = [b for b in alive if rows[b][t] != EOS], t + 1
-        return token
+        nonlocal batch, t
+        live = [b for b in batch if EOS not in rows[b][:t]]
+        batch, t = live if len(p) < len(batch) else batch, t + 1
+        assert len(p) == len(batch)
+        return torch.tensor([[rows[b][t - 1] if b in live else PAD] for b in batch])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "multinomial", draw)
