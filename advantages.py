@@ -3,16 +3,18 @@
 What an advantage is. A prompt gets a group of G sampled responses, and each response i a reward
 r_i: 1 if it is correct, else 0. The update makes every sampled token likelier in proportion to its
 advantage, and less likely where that is negative. So the advantage says which tokens are to be said
-more often, and by how much; the variants differ in nothing else. A group is all-fail (every reward
-is 0), all-pass (every reward is 1) or mixed.
+more often, and by how much. That is all that a variant changes, but for the table LOSS below, the
+second network of `critic` and the shrinking training set of `culling`. A group is all-fail (every
+reward is 0), all-pass (every reward is 1) or mixed.
 
 Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabulary, D width.
     rollout.rewards   (P, G)        r_i
-    rollout.mask      (P, G, T)     True on the |y_i| tokens of response y_i; results: 0 elsewhere
-    rollout.tokens    (P, G, T)     y_{i,t}, as numbers
-    rollout.logprobs  (P, G, T)     log pi of each token; pi is the policy that sampled it
-    rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), the distribution the token was drawn from
-    rollout.hidden    (P, G, T, D)  h, the vector that the unembedding turned into that distribution
+    rollout.mask      (P, G, T)     True on the |y_i| tokens of response y_i; A is 0 elsewhere
+    rollout.tokens    (P, G, T)     y_{i,t}, token t of response i, as a number
+    rollout.logprobs  (P, G, T)     log pi of each token; pi is the model ("policy") that drew it
+    rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), given prompt x and the tokens before t
+    rollout.hidden    (P, G, T, D)  h, what the last linear layer, the unembedding, made logits of
+    rollout.token_bias (P, G, T) and rollout.answer_likelihood (P, G): for one variant each
     mu, sigma         (P, 1)        mean and population standard deviation of a group's rewards
 
 Nothing here changes its input, and no gradient flows through an advantage. Padding may hold
@@ -54,20 +56,21 @@ def grpo(rollout: Rollout) -> Tensor:
 
         A_{i,t} = (r_i - mu) / (sigma + eps)
 
-    A response is good if it beats the others of its group: the group's mean is the baseline, and no
-    value network is needed. Dividing by sigma gives rare outcomes weight: the one correct response
-    of eight gets +2.65, each of seven correct ones +0.38. All-fail and all-pass groups: all 0.
+    A response is good if it beats the others of its group: the group's mean is the baseline, the
+    reward to expect, so no second network has to predict it. Dividing by sigma gives rare outcomes
+    weight: the one correct response of eight gets +2.65, each of seven correct ones +0.38.
+    All-fail and all-pass groups: all 0.
     """
     return on_tokens(rollout, standardise(rollout.rewards))
 
 
 def dr_grpo(rollout: Rollout) -> Tensor:
-    """GRPO done right. arXiv 2503.20783; its loss divides by a constant length (table LOSS).
+    """GRPO done right. arXiv 2503.20783; its loss divides by a constant, not by the tokens (LOSS).
 
         A_{i,t} = r_i - mu
 
-    Without sigma in the denominator, groups with about as many right as wrong responses count most,
-    nearly solved and nearly hopeless ones least. All-fail and all-pass groups: all 0.
+    Without sigma a group weighs p(1-p), not sqrt(p(1-p)), p its share of correct responses: nearly
+    solved and nearly hopeless groups count still less than in grpo. All-fail, all-pass: all 0.
     """
     return on_tokens(rollout, centre(rollout.rewards))
 
@@ -75,10 +78,10 @@ def dr_grpo(rollout: Rollout) -> Tensor:
 def rloo(rollout: Rollout) -> Tensor:
     """REINFORCE leave-one-out. arXiv 2402.14740.
 
-        A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  G / (G - 1) (r_i - mu)
+        A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  (r_i - mu) G / (G - 1)
 
-    The baseline is the mean of the other responses, so it does not depend on y_i, and the gradient
-    is unbiased. All-fail and all-pass groups: all 0.
+    The baseline is the mean of the other responses, so it does not depend on y_i and adds no bias
+    to the gradient. All-fail and all-pass groups: all 0.
     """
     G = rollout.rewards.size(1)
     return on_tokens(rollout, G / max(G - 1, 1) * centre(rollout.rewards))
@@ -100,8 +103,8 @@ def critic(rollout: Rollout) -> Tensor:
         A_{i,t} = A_i + b_phi(y_{i,t}),   A_i as in grpo
 
     The hope: a second network, trained beside the policy (critic_loss), learns which tokens matter.
-    b_phi is its output just after it has read y_{i,t}, so that it judges that token; the output one
-    position earlier could not depend on the token, and would only be a baseline. The bias is added
+    b_phi, phi its weights, is its output just after it has read y_{i,t}, so it judges that token;
+    the output one position earlier could not depend on it, and would be a baseline. It is added
     in all-fail and all-pass groups too. ValueError if rollout.token_bias is missing.
     Reported: unstable, never better: token credit without supervision adds variance, not signal.
     """
@@ -129,7 +132,7 @@ def compensation(rollout: Rollout) -> Tensor:
     pi_t is the probability that y_{i,t} was sampled with, pi_max the largest pi_t of the response.
     The hope: seize rare opportunities, an improbable token of a good response counts up to twice.
     All-fail and all-pass groups: all 0.
-    Reported: early divergence; it acts like an aggressive importance weight.
+    Reported: early divergence; it acts like an aggressive importance weight, on improbable tokens.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     logp = rollout.logprobs.masked_fill(~rollout.mask, -math.inf)
@@ -140,7 +143,7 @@ def compensation(rollout: Rollout) -> Tensor:
 def culling(rollout: Rollout) -> Tensor:
     """Culling solved prompts: experiment 3 of this line of research.
 
-        A_{i,t} = A_i as in grpo; a solved prompt leaves the training set from the next epoch on
+        A_{i,t} = A_i as in grpo; train.py drops a solved prompt (see solved) from the next epoch on
 
     The hope: concentration of force, the budget goes to what is not solved yet.
     Reported: no change; a hard prompt stays all-fail even if it is sampled a little more often.
@@ -172,7 +175,7 @@ def ngrpo(rollout: Rollout) -> Tensor:
         A_{i,t} = (r_i - mu') / (sigma' + eps),   mu', sigma' over r_1..r_G and one virtual reward 1
 
     A correct response is imagined in every group, so an all-fail group is not all equal: it gets
-    -1/sqrt(G). All-pass groups: 0. For G = 8 with one correct: +1.871 and -0.535. This is the
+    -1/sqrt(G). All-pass groups: 0. Mixed ones shift down: G = 8, one correct: +1.871, -0.535. The
     printed equation, whose sigma' divides by G + 1; the authors' code divides by G: +1.764, -0.504.
     """
     with_virtual = torch.cat([rollout.rewards, torch.ones_like(rollout.rewards[:, :1])], dim=1)
@@ -199,7 +202,8 @@ def likelihood(rollout: Rollout) -> Tensor:
 def nthr_scores(rollout: Rollout) -> Tensor:
     """How much each token's gradient agrees with those of the correct responses: s (P, G, T).
 
-    arXiv 2505.18830, Eq. 7. With e_y the one-hot vector of token y:
+    arXiv 2505.18830, Eq. 7. With e_y the one-hot vector of token y, k and k' positions like t,
+    and j any response:
 
         g_{i,k}  = e_{y_{i,k}} - pi(. | x, y_{i,<k})                        prediction error, (V,)
         s_{j,k'} = sum_{i correct} sum_k <g_{i,k}, g_{j,k'}> <h_{i,k}, h_{j,k'}>
@@ -223,15 +227,18 @@ def nthr_scores(rollout: Rollout) -> Tensor:
 def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tensor:
     """Negative token hidden reward. arXiv 2505.18830, section 5, Algorithm 1.
 
-    GRPO pushes down all tokens of a wrong response, the right steps in it as well, and with them
-    the correct responses that take the same steps (lazy likelihood displacement). NTHR spares some:
+    GRPO pushes down all tokens of a wrong response, so also its right steps, and by that may make
+    correct responses less likely (lazy likelihood displacement). NTHR spares the tokens that would:
 
         sbar_i   = mean over the tokens of correct response i of s_{i,k}        s: nthr_scores
         tau      = beta min_{i correct} sbar_i                                  Eq. 8
         selected = tokens of incorrect responses with s_{j,k'} > tau
         A_{j,k'} = eta A_j if selected, else A_j;   eta = 2 |p - 1/2|           section 7.3
 
-    A_j is as in grpo, p the share of correct responses. Only mixed groups have anything to select;
+    tau is the mean influence of the correct responses on the least supported one among them: a
+    token above it is as entangled with them as their own tokens are. A_j is as in grpo, p the share
+    of correct responses; eta is 0 at p = 1/2 (spared wholly), near 1 in lopsided groups (hardly
+    spared). "Same" is not the same character: s compares gradients. Only mixed groups select;
     all-fail and all-pass groups are all 0. eta = 1 is grpo. beta = -inf selects all tokens of
     incorrect responses. sbar_i counts i's influence on itself, for with one correct response there
     is no other; the paper's text says "other correct responses".
@@ -240,7 +247,7 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
     s, correct = nthr_scores(rollout), rollout.rewards == 1  # (P, G, T), (P, G)
     sbar = s.sum(-1) / rollout.mask.sum(-1).clamp(min=1)  # (P, G)
     lowest = sbar.masked_fill(~correct, math.inf).amin(1)[:, None, None]  # (P, 1, 1)
-    tau = beta * lowest if beta > -math.inf else beta  # lowest may be negative
+    tau = beta * lowest if beta > -math.inf else beta  # -inf * a negative one: +inf
     selected = (s > tau) & (correct.any(1, keepdim=True) & ~correct)[..., None]
     p = correct.to(s.dtype).mean(1)[:, None, None]
     factor = 2 * (p - 0.5).abs() if eta is None else eta

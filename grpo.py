@@ -167,7 +167,7 @@ def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
 
 
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Tensor:
-    """log (pi_theta / pi_old) of each token (P, G, T); 0 outside the mask."""
+    """log (pi_theta / pi_old) of each token (P, G, T), within +-MAX_LOG_RATIO; 0 off the mask."""
     return (logprobs - old_logprobs).masked_fill(~mask, 0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
@@ -183,7 +183,7 @@ def policy_loss(
 ) -> Tensor:
     """The clipped loss, a scalar; all inputs (P, G, T). arXiv 2402.03300, Eq. 3; 2505.18830, Eq. 1.
 
-        ratio_{i,t} = exp(log pi_theta(y_{i,t}) - log pi_old(y_{i,t}))          one a token
+        ratio_{i,t} = exp(log pi_theta(y_{i,t}) - log pi_old(y_{i,t}))        one per token
         gain_{i,t}  = min(ratio A_{i,t}, clip(ratio, 1 - clip_low, 1 + clip_high) A_{i,t})
         loss        = - sum_{i,t} gain_{i,t} / sum_i |y_i|
 
@@ -195,8 +195,8 @@ def policy_loss(
     ValueError for another, and for "constant" without max_length.
 
     Why is it about 0 at the first update? There the ratio is 1, so the loss is
-    -sum_i A_i |y_i| / sum_i |y_i|, and the A_i of a group sum to 0. Its value means nothing; its
-    gradient does, since the gradient of the ratio is then that of log pi_theta.
+    -sum_i A_i |y_i| / sum_i |y_i|, and in most variants the A_i of a group sum to 0: with lengths
+    alike, so does this. Its value means nothing; its gradient does: there, that of log pi_theta.
     """
     ratio = log_ratio(logprobs, old_logprobs, mask).exp()
     A = advantages.masked_fill(~mask, 0.0)

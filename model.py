@@ -38,7 +38,7 @@ class Block(nn.Module):
         q, k, v = (
             self.qkv(self.norm1(x)).view(B, L, 3, self.heads, -1).unbind(2)
         )  # (B, L, heads, d)
-        if cache is not None:  # add these columns to the cache, and look at all that it holds
+        if cache is not None:  # add these columns to the cache, and look at what it holds
             rows = torch.arange(B, device=x.device)[:, None]
             cache[0, rows, positions], cache[1, rows, positions] = k, v
             k, v = cache  # (B, C, heads, d) each

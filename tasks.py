@@ -5,9 +5,9 @@ the answer alone ("20"). All tasks write alike: steps separated by commas, the m
 answer, which repeats the last step. So a response can reason well and still answer wrongly, or the
 reverse, and both are checked exactly:
 
-    response     15,20#20     15,20#21     15,21#21     20
-    reward       1            0            0            0      is "#20" there, once?
-    coherent     yes          no           yes          no     does the answer repeat the last step?
+    response     15,20#20     15,20#21     15,21#20     20
+    reward       1            0            1            0      ends in "#20", its only "#"?
+    coherent     yes          no           no           no     does the answer repeat the last step?
 
 Both checks compare strings and parse no number, so any text that a model may write gets an answer.
 """

@@ -1022,7 +1022,7 @@ def test_held_out_prompts_are_never_trained_on():
         for p in some_problems(*30 * list(task.levels), task=task):
             assert tasks.held_out(p.prompt) is (zlib.crc32(p.prompt.encode()) % 10 == 0)
         for held in (True, False):
-            prompts = [p.prompt for p in train.make_problems(task, 20, held)]
+            prompts = [p.prompt for p in train.make_problems(task, 100, held)]
             assert {tasks.held_out(prompt) for prompt in prompts} == {held}
             assert len(set(prompts)) == len(prompts) > 20
 
@@ -1040,8 +1040,8 @@ def run_train(out, *arguments) -> int:
     small = "--layers 1 --width 16 --steps 2 --prompts 4 --group-size 4 --device cpu --out".split()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "WARMUP_STEPS", dict.fromkeys(TASKS, 2))
-        patch.setattr(train, "TRAIN_PER_LEVEL", 3)
-        patch.setattr(train, "EVAL_PER_LEVEL", 2)
+        patch.setattr(train, "TRAIN_SIZE", 84)
+        patch.setattr(train, "EVAL_SIZE", 14)
         return train.main([*small, str(out), *map(str, arguments)])
 
 
@@ -1272,3 +1272,20 @@ def test_bad_input_in_a_real_process(tmp_path):
     done = subprocess.run(command, cwd=Path(train.__file__).parent, capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
     assert "nthr" in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_colours_of_the_tokens():
+    """Guards against a report that only a terminal sees: green is positive, red negative, 2 is full."""
+    green, red, white = (
+        "\x1b[30;48;2;100;255;100m",
+        "\x1b[30;48;2;255;178;178m",
+        "\x1b[30;48;2;255;255;255m",
+    )
+    assert train.coloured("1#_", [5.0, -1.0, 0.0]) == f"{green}1{red}#{white}_\x1b[0m"
+
+
+def test_the_report_on_a_terminal(base, tmp_path, capsys, monkeypatch):
+    """Guards against a run that ends in a traceback where output is coloured, that is, for everybody."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert run_train(with_base(base, tmp_path / "out"), "--variant", "negative") == 0
+    assert "\x1b[30;48;2;255;178;178m" in capsys.readouterr().out

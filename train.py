@@ -24,11 +24,11 @@ from grpo import sample_rollout, token_bias, update
 from model import GPT, GPTConfig
 from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
 
-TRAIN_PER_LEVEL, EVAL_PER_LEVEL = 160, 100  # problems, see make_problems
+TRAIN_SIZE, EVAL_SIZE = 4480, 700  # problems, see make_problems
 EVALUATE_EVERY, LR_RISE = 20, 10  # steps; the learning rate rises for 10, then falls towards 0
 WARMUP_STEPS = {"sum": 1000, "add": 600, "mul": 600}  # of supervised learning
 WARMUP_BATCH, WARMUP_LR = 64, 2e-3  # the rate does not fall: the base model stays unsettled
-WARMUP_EASE = 0.85  # a level is this much rarer in the warm-up than the one below
+WARMUP_EASE = 0.85  # how often a level comes in the warm-up, relative to the one below
 DATA_SEED = 0  # the problems and the base model are the same in every run, whatever its --seed
 COLUMNS = """step reward all_fail all_pass loss grad_norm clip_fraction approx_kl entropy length
     coherence seconds accuracy likelihood_change mean_abs_advantage mean_abs_bias prompts_left"""
@@ -37,7 +37,7 @@ NUMBERS = {  # flag: default, smallest, largest, help
     "seed": (0, 0, 2**63 - 1, "of the order of the problems and of sampling"),
     "prompts": (64, 1, 10**6, "prompts in a rollout"),
     "group-size": (8, 2, 10**6, "responses to each prompt"),
-    "lr": (4e-4, sys.float_info.min, sys.float_info.max, "peak learning rate"),
+    "lr": (4e-4, sys.float_info.min, sys.float_info.max, "learning rate: rises, then falls to 0"),
     "kl": (0.0, 0.0, sys.float_info.max, "weight of the KL term"),
     "layers": (3, 1, 24, "blocks of the GPT"),
     "width": (64, 4, 2048, "width of the GPT, a multiple of its 4 heads"),
@@ -57,15 +57,14 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("--variant", choices=VARIANTS, default="grpo", help="how advantages are computed")
     add("--task", choices=TASKS, default="sum", help="the arithmetic to learn")
     for name, (default, low, high, text) in NUMBERS.items():
-        text = f"{text}, {low:.3g} to {high:.3g}"
-        add(f"--{name}", type=type(default), default=default, help=text)
+        add(f"--{name}", type=type(default), default=default, help=f"{text}, {low:g} to {high:g}")
     add("--device", choices=devices, default=devices[-1], help="where to compute")
     add("--out", default="runs", help="folder of all runs and base models")
     args = parser.parse_args(argv)
     for name, (_, low, high, text) in NUMBERS.items():
         value = getattr(args, name.replace("-", "_"))
         if not low <= value <= high or name == "width" and value % GPTConfig.heads:
-            parser.error(f"argument --{name}: {value} is not one ({text}, {low:.3g} to {high:.3g})")
+            parser.error(f"argument --{name}: {value} is not one ({text}, {low:g} to {high:g})")
     return args
 
 
@@ -76,23 +75,23 @@ def save(path: Path, write) -> None:
     part.replace(path)
 
 
-def make_problems(task: Task, per_level: int, held: bool) -> list[Problem]:
-    """Distinct problems of every level, the same in every run; all of them held out, or none.
+def make_problems(task: Task, size: int, held: bool) -> list[Problem]:
+    """About `size` distinct problems, all held out or none of them; the same ones in every run.
 
-    For training there are more of the harder levels: per_level of the easiest, twice that of the
-    next, three times that of the third, and so on.
+    Held out: as many of each level. For training: of level after level 1, 2, 3, ... parts, since
+    the harder ones need more practice. A level that has fewer problems gives what it has.
     """
-    rng, problems = np.random.default_rng(DATA_SEED), []
-    for i, level in enumerate(task.levels):
-        count = per_level if held else per_level * (i + 1)
-        tries = (task.problem(rng, level) for _ in range(20 * count))  # a level may have fewer
+    rng, problems, n = np.random.default_rng(DATA_SEED), [], len(task.levels)
+    for i, level in enumerate(task.levels, 1):
+        count = size // n if held else size * i * 2 // (n * (n + 1))
+        tries = (task.problem(rng, level) for _ in range(20 * count))
         distinct = {p.prompt: p for p in tries if held_out(p.prompt) == held}
         problems += list(distinct.values())[:count]
     return problems
 
 
 def batches(problems: list[Problem], size: int, seed: int, culled: set[str]):
-    """Yields `size` problems at a time, epoch after epoch, each in a new order and used up.
+    """Yields `size` problems at a time (fewer at an epoch's end), each epoch in a new order.
 
     Prompts that are in `culled` when an epoch begins are left out. Ends when no problem is left.
     """
@@ -149,11 +148,11 @@ def rollout_metrics(rollout: Rollout, task: Task) -> dict[str, float]:
 def train(args, model: GPT, tokenizer, held: list[Problem], file, rows: list[dict]) -> tuple:
     """The loop over steps, a row of metrics each. Returns the last rollout and its advantages."""
     task, variant, rollout, advantages = TASKS[args.task], args.variant, None, None
-    problems, culled = make_problems(task, TRAIN_PER_LEVEL, held=False), set()
+    problems, culled = make_problems(task, TRAIN_SIZE, held=False), set()
     rng = torch.Generator(args.device).manual_seed(args.seed)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
     options = {"kl": args.kl, "max_length": len(task.longest.solution) + 1, **LOSS.get(variant, {})}
-    options["reference"] = copy.deepcopy(model) if args.kl else None
+    options["reference"] = copy.deepcopy(model).requires_grad_(False) if args.kl else None
     if variant == "critic":
         critic = GPT(GPTConfig(**{**vars(model.config), "outputs": 1})).to(args.device)
         critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=args.lr, weight_decay=0.0)
@@ -189,9 +188,12 @@ def train(args, model: GPT, tokenizer, held: list[Problem], file, rows: list[dic
     return rollout, advantages
 
 
-def coloured(text: str, A: list[float], largest: float) -> str:
-    """The text, its characters on green where the advantage is positive, on red where negative."""
-    pale = [round(255 - 155 * abs(a) / largest) if a else 255 for a in A]
+def coloured(text: str, A: list[float]) -> str:
+    """The text, each character on green if its advantage is positive, on red if negative.
+
+    The colour is full from an advantage of 2 on.
+    """
+    pale = [round(255 - 155 * min(abs(a) / 2, 1)) for a in A]
     colours = [f"{p};255;{p}" if a > 0 else f"255;{p};{p}" for p, a in zip(pale, A)]
     return "".join(f"\x1b[30;48;2;{c}m{t}" for c, t in zip(colours, text)) + "\x1b[0m"
 
@@ -202,8 +204,9 @@ def report(rollout: Rollout | None, advantages, greedy: Rollout) -> None:
         i = int((rollout.rewards.mean(1) - 0.5).abs().argmin())  # the most mixed group
         print(f"\nThe last step's responses to {rollout.problems[i].prompt} ($ ends a response):")
         for j, text in enumerate(rollout.texts[i]):
-            A, text = advantages[i, j][rollout.mask[i, j]].tolist(), text.replace(PAD, "_") + "$"
-            text = coloured(text, A, advantages[i].abs().max()) if sys.stdout.isatty() else text
+            A = advantages[i, j][rollout.mask[i, j]].tolist()
+            text = (text.replace(PAD, "_") + "$")[: len(A)]
+            text = coloured(text, A) if sys.stdout.isatty() else text
             print(f"  {rollout.rewards[i, j]:.0f}  {min(A):+.2f} to {max(A):+.2f}  {text}")
     print("\nMistakes on held-out problems:")
     wrong = [(p, y) for p, (y,), r in zip(greedy.problems, greedy.texts, greedy.rewards) if not r]
@@ -222,7 +225,7 @@ def run(args, model: GPT, tokenizer, settings: dict, base: Path, folder: Path, r
     config = json.dumps(vars(args) | settings, indent=2)
     save(folder / "config.json", lambda part: part.write_text(config))
     summary = {"variant": args.variant, "task": args.task, "seed": args.seed}
-    held = make_problems(task, EVAL_PER_LEVEL, held=True)
+    held = make_problems(task, EVAL_SIZE, held=True)
 
     def measure(when: str) -> Rollout:
         rng = torch.Generator(args.device).manual_seed(DATA_SEED)
@@ -237,11 +240,11 @@ def run(args, model: GPT, tokenizer, settings: dict, base: Path, folder: Path, r
     measure("base")
     with open(folder / "metrics.csv", "w", newline="") as file:
         rollout, advantages = train(args, model, tokenizer, held, file, rows)
+    save(folder / "model.pt", lambda part: torch.save(model.state_dict(), part))
+    save(folder / "tokenizer.json", lambda part: tokenizer.save(str(part)))
     report(rollout, advantages, measure("final"))
     if len(rows) < args.steps:
         print(f"Ended at step {len(rows)}: no prompt is left, all were solved and culled.")
-    save(folder / "model.pt", lambda part: torch.save(model.state_dict(), part))
-    save(folder / "tokenizer.json", lambda part: tokenizer.save(str(part)))
     summary |= {"steps": len(rows), "seconds": time.perf_counter() - started}
     summary["seconds_per_step"] = float(np.median([r["seconds"] for r in rows])) if rows else None
     save(folder / "summary.json", lambda part: part.write_text(json.dumps(summary, indent=2)))
@@ -252,7 +255,7 @@ def main(argv: list[str]) -> int:
     """Runs a command line; returns the exit status: 0, 1 (stopped), 2 (bad input), 130 (Ctrl-C)."""
     try:
         args = parse_arguments(argv)
-        tokenizer, task = build_tokenizer(), TASKS[args.task]
+        tokenizer, task, rows = build_tokenizer(), TASKS[args.task], []
         torch.manual_seed(DATA_SEED)
         columns = len(task.longest.prompt) + 2 * (len(task.longest.solution) + 1)
         config = GPTConfig(tokenizer.get_vocab_size(), columns, args.layers, args.width)
@@ -266,7 +269,6 @@ def main(argv: list[str]) -> int:
     except (ValueError, OSError, RuntimeError) as error:
         print(f"train.py: error: {error}", file=sys.stderr)
         return 2
-    rows = []
     try:
         run(args, model.to(args.device), tokenizer, settings, base, folder, rows)
     except (KeyboardInterrupt, FloatingPointError, RuntimeError, OSError) as error:
