@@ -103,7 +103,11 @@ def batches(problems: list[Problem], size: int, seed: int, culled: set[str]):
 
 
 def warm_up(model: GPT, tokenizer, task: Task, device: str) -> None:
-    """Supervised learning in place: cross-entropy of the solution's tokens and end-of-sequence."""
+    """Supervised learning in place: cross-entropy of the solution's tokens and end-of-sequence.
+
+    On one thread: so many large steps amplify rounding, which depends on the number of threads.
+    """
+    threads, _ = torch.get_num_threads(), torch.set_num_threads(1)
     rng, share = np.random.default_rng(DATA_SEED), WARMUP_EASE ** np.arange(len(task.levels))
     optimizer = torch.optim.AdamW(model.parameters(), lr=WARMUP_LR, weight_decay=0.0)
     for _ in tqdm(range(WARMUP_STEPS[task.name]), desc="supervised warm-up of the base model"):
@@ -116,6 +120,7 @@ def warm_up(model: GPT, tokenizer, task: Task, device: str) -> None:
         learnt = (columns >= starts[:, None]) & (columns < ends[:, None])  # (B, L - 1)
         logits = model(rows[:, :-1])  # (B, L - 1, V)
         descend(optimizer, torch.nn.functional.cross_entropy(logits[learnt], rows[:, 1:][learnt]))
+    torch.set_num_threads(threads)
 
 
 def load_base(model: GPT, settings: dict, path: Path) -> None:
@@ -222,19 +227,19 @@ def run(args, model: GPT, tokenizer, settings: dict, base: Path, folder: Path, r
         save(base, lambda part: torch.save((settings, model.state_dict()), part))
     for name in ("summary.json", "config.json", "metrics.csv", "model.pt", "tokenizer.json"):
         (folder / name).unlink(missing_ok=True)
-    config = json.dumps(vars(args) | settings, indent=2)
-    save(folder / "config.json", lambda part: part.write_text(config))
+    save(folder / "config.json", lambda part: part.write_text(json.dumps(vars(args) | settings)))
     summary = {"variant": args.variant, "task": args.task, "seed": args.seed}
     held = make_problems(task, EVAL_SIZE, held=True)
 
     def measure(when: str) -> Rollout:
         rng = torch.Generator(args.device).manual_seed(DATA_SEED)
         sampled, _, _ = evaluate(model, tokenizer, task, held, samples=4, generator=rng)
-        accuracy, by_level, greedy = evaluate(model, tokenizer, task, held, temperature=0)
+        accuracy, each, greedy = evaluate(model, tokenizer, task, held, temperature=0)
         summary.update({f"{when}_accuracy": accuracy, f"{when}_sampled": sampled})
-        summary[f"{when}_accuracy_by_level"] = by_level
-        levels = ", ".join(f"{level}: {a:.0%}" for level, a in by_level.items())
-        print(f"{when:5} accuracy {accuracy:.1%} (by level {levels})")
+        summary[f"{when}_accuracy_by_level"] = each
+        print(
+            f"{when} accuracy {accuracy:.1%}; levels", *(f"{k}: {a:.0%}" for k, a in each.items())
+        )
         return greedy
 
     measure("base")
