@@ -234,12 +234,10 @@ def run(args, model: GPT, tokenizer, settings: dict, base: Path, folder: Path, r
     def measure(when: str) -> Rollout:
         rng = torch.Generator(args.device).manual_seed(DATA_SEED)
         sampled, _, _ = evaluate(model, tokenizer, task, held, samples=4, generator=rng)
-        accuracy, each, greedy = evaluate(model, tokenizer, task, held, temperature=0)
-        summary.update({f"{when}_accuracy": accuracy, f"{when}_sampled": sampled})
+        mean, each, greedy = evaluate(model, tokenizer, task, held, temperature=0)
+        summary.update({f"{when}_accuracy": mean, f"{when}_sampled": sampled})
         summary[f"{when}_accuracy_by_level"] = each
-        print(
-            f"{when} accuracy {accuracy:.1%}; levels", *(f"{k}: {a:.0%}" for k, a in each.items())
-        )
+        print(f"{when} accuracy {mean:.1%}; levels", *(f"{k}: {a:.0%}" for k, a in each.items()))
         return greedy
 
     measure("base")
