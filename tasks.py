@@ -108,8 +108,8 @@ TASKS: dict[str, Task] = {
     "sum": Task("sum", "+", range(2, 9), lambda level: [1] * level, running_totals),
     # level: digits of both addends
     "add": Task("add", "+", range(1, 5), lambda level: [level, level], column_sums),
-    # level: digits of the first factor; the second has one
-    "mul": Task("mul", "*", range(1, 4), lambda level: [level, 1], partial_products),
+    # level: digits of the first factor; the second has one, and so with 1 there is nothing to add
+    "mul": Task("mul", "*", range(2, 4), lambda level: [level, 1], partial_products),
 }
 
 

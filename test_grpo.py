@@ -1275,7 +1275,7 @@ def test_bad_input_in_a_real_process(tmp_path):
 
 
 def test_colours_of_the_tokens():
-    """Guards against a report that only a terminal sees: green is positive, red negative, 2 is full."""
+    """Guards against wrong colours, which no log shows: green is positive, red negative."""
     green, red, white = (
         "\x1b[30;48;2;100;255;100m",
         "\x1b[30;48;2;255;178;178m",
@@ -1285,7 +1285,7 @@ def test_colours_of_the_tokens():
 
 
 def test_the_report_on_a_terminal(base, tmp_path, capsys, monkeypatch):
-    """Guards against a run that ends in a traceback where output is coloured, that is, for everybody."""
+    """Guards against a traceback where output is coloured, that is, on every terminal."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     assert run_train(with_base(base, tmp_path / "out"), "--variant", "negative") == 0
     assert "\x1b[30;48;2;255;178;178m" in capsys.readouterr().out

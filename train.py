@@ -64,7 +64,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     for name, (_, low, high, text) in NUMBERS.items():
         value = getattr(args, name.replace("-", "_"))
         if not low <= value <= high or name == "width" and value % GPTConfig.heads:
-            parser.error(f"argument --{name}: {value} is not one ({text}, {low:g} to {high:g})")
+            parser.error(f"argument --{name}: {value} is not valid, {low:g} to {high:g} ({text})")
     return args
 
 
