@@ -33,6 +33,7 @@ from grpo import policy_loss, response_logprobs, sample_rollout, update
 from model import GPT, GPTConfig
 from tasks import TASKS, Problem
 
+torch.set_num_threads(1)  # the tensors are tiny; more threads only wait for each other
 TOKENIZER = tasks.build_tokenizer()
 V, PAD, EOS = TOKENIZER.get_vocab_size(), *map(TOKENIZER.token_to_id, (tasks.PAD, tasks.EOS))
 SUM = TASKS["sum"]
