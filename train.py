@@ -26,7 +26,7 @@ from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
 
 TRAIN_SIZE, EVAL_SIZE = 4480, 700  # problems, see make_problems
 EVALUATE_EVERY, LR_RISE = 20, 10  # steps; the learning rate rises for 10, then falls towards 0
-WARMUP_STEPS = {"sum": 1000, "add": 600, "mul": 600}  # of supervised learning
+WARMUP_STEPS = {"sum": 1000, "add": 600, "mul": 500}  # of supervised learning
 WARMUP_BATCH, WARMUP_LR = 64, 2e-3  # the rate does not fall: the base model stays unsettled
 WARMUP_EASE = 0.85  # how often a level comes in the warm-up, relative to the one below
 DATA_SEED = 0  # the problems and the base model are the same in every run, whatever its --seed
