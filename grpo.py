@@ -26,8 +26,7 @@ from torch import Tensor
 from model import GPT, generate
 from tasks import EOS, MARKER, Problem, Task
 
-CHUNK = 64  # rows in a forward pass of the update
-MAX_GRAD_NORM = 1.0
+CHUNK, MAX_GRAD_NORM = 64, 1.0  # rows in a forward pass of the update
 MAX_LOG_RATIO = 20.0  # a ratio of 5e8; far past it exp() overflows, and 0 * inf is a NaN gradient
 
 
@@ -81,55 +80,52 @@ def sample_rollout(
     tokens, mask, logprobs, probs, hidden = (x.unflatten(0, (P, G)) for x in sampled)
 
     ids = [row[:n] for row, n in zip(sampled[0].tolist(), sampled[1].sum(1).tolist())]
-    texts = tokenizer.decode_batch(ids, skip_special_tokens=False)  # a sampled <pad> stays visible
-    rewards = [task.reward(problems[i // G], y.removesuffix(EOS)) for i, y in enumerate(texts)]
-    ended = torch.tensor([y.endswith(EOS) for y in texts], device=device)
-    rewards = (torch.tensor(rewards, device=device) * ended).view(P, G)
-    texts = [[y.removesuffix(EOS) for y in texts[i * G : (i + 1) * G]] for i in range(P)]
+    # Nothing is skipped, so that a sampled padding token stays visible.
+    texts = [y.removesuffix(EOS) for y in tokenizer.decode_batch(ids, skip_special_tokens=False)]
+    rewards = [task.reward(problems[i // G], y) for i, y in enumerate(texts)]
+    rewards = torch.tensor(rewards, device=device).view(P, G) * (tokens == eos).any(-1)
+    texts = [texts[i : i + G] for i in range(0, P * G, G)]
     context = {"temperature": temperature or 1.0, "prompts": prompts, "lengths": lengths}
     context |= {"problems": problems, "texts": texts, "tokenizer": tokenizer}
     return Rollout(tokens, mask, rewards, logprobs, probs, hidden, **context)
 
 
-def response_rows(rollout: Rollout, groups=slice(None)) -> tuple[Tensor, Tensor]:
-    """Rows to read again, prompt + response + padding (B, L), and the response's columns (B, T).
+def response_outputs(model: GPT, prompts, lengths, tokens: Tensor, sizes: Tensor) -> Tensor:
+    """What the model puts out behind each prompt and behind each token of its G responses.
 
-    `groups` selects some of the P groups. Padding tokens have no column of their own: theirs is 1.
+    prompts (P, Lp) right-padded, lengths (P,), tokens (P, G, T), of which sizes (P, G) are read ->
+    (P, G, 1 + T, V). With gradient. A prompt is read once for its group.
     """
-    tokens, lengths = rollout.tokens[groups], rollout.lengths[groups]
-    P, G, T = tokens.size()
-    columns = lengths[:, None, None] + torch.arange(T, device=tokens.device).expand(P, G, T)
-    rows = F.pad(rollout.prompts[groups], (0, T))[:, None].repeat(1, G, 1)  # (P, G, Lp + T)
-    rows = rows.scatter(2, columns, tokens).flatten(0, 1)  # (B, Lp + T)
-    return rows, torch.where(rollout.mask[groups], columns, 1).flatten(0, 1)
+    (P, G, T), cache = tokens.size(), model.read_prompts(prompts, lengths)
+    tokens, sizes, outputs = tokens.flatten(0, 1), sizes.flatten(), []
+    order = sizes.argsort()  # rows of like size together, so that little padding is read
+    for part in order.split(CHUNK):
+        y = tokens[part, : sizes[part].max()]  # (b, t)
+        own = cache.rows(part // G, y.size(1))
+        h = torch.cat([own.h[:, None], model.hidden(y, own, prompts.size(1))], dim=1)
+        outputs.append(F.pad(model.unembed(h), (0, 0, 0, T - y.size(1))))  # (b, 1 + T, V)
+    return torch.cat(outputs)[order.argsort()].unflatten(0, (P, G))
 
 
-def logprobs_at(
-    model: GPT, rows: Tensor, columns: Tensor, tokens: Tensor, temperature: float = 1.0
-) -> Tensor:
-    """log pi_theta of the tokens (B, T) that stand in those columns (B, T) of the rows (B, L).
+def token_logprobs(model: GPT, prompts, lengths, tokens, mask, temperature=1.0) -> Tensor:
+    """log pi_theta of each token of responses (P, G, T) to prompts (P, Lp) of lengths (P,).
 
-    Teacher-forced: one pass over the rows. The token in column c is judged by what the model says
-    after column c - 1.
+    Teacher-forced, with gradient: what is put out before a token judges it. 0 outside the mask.
     """
-    order, logprobs = columns.amax(1).argsort(), []
-    for part in order.split(CHUNK):  # rows of like length together, so that little padding is read
-        h = model.hidden(rows[part, : columns[part].max()])  # (b, l, D)
-        h = h.gather(1, (columns[part] - 1)[..., None].expand(-1, -1, h.size(-1)))  # (b, T, D)
-        logp = F.log_softmax(model.unembed(h) / temperature, dim=-1)  # (b, T, V)
-        logprobs.append(logp.gather(-1, tokens[part][..., None])[..., 0])
-    return torch.cat(logprobs)[order.argsort()]  # (B, T)
+    # How much stands before the last token in question, (P, G).
+    sizes = (mask * torch.arange(mask.size(2), device=mask.device)).amax(-1)
+    logits = response_outputs(model, prompts, lengths, tokens[..., :-1], sizes)  # (P, G, T, V)
+    logp = F.log_softmax(logits / temperature, dim=-1).gather(-1, tokens[..., None])
+    return logp[..., 0].masked_fill(~mask, 0.0)
 
 
 def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:
     """log pi_theta of each response token at the sampling temperature (P, G, T), with gradient.
 
-    Equals rollout.logprobs before any update; 0 outside the mask.
+    Equals rollout.logprobs before any update; 0 outside the mask. `groups` selects some of the P.
     """
-    tokens = rollout.tokens[groups]
-    rows, columns = response_rows(rollout, groups)
-    logp = logprobs_at(model, rows, columns, tokens.flatten(0, 1), rollout.temperature)
-    return logp.view(tokens.size()).masked_fill(~rollout.mask[groups], 0.0)
+    parts = (rollout.prompts, rollout.lengths, rollout.tokens, rollout.mask)
+    return token_logprobs(model, *(part[groups] for part in parts), rollout.temperature)
 
 
 @torch.no_grad()
@@ -142,28 +138,27 @@ def answer_likelihood(model: GPT, rollout: Rollout) -> Tensor:
     """
     likelihood = torch.zeros_like(rollout.rewards)
     groups = (rollout.rewards == 0).all(1).nonzero()[:, 0].tolist()
-    pairs = [(rollout.problems[i], text) for i in groups for text in rollout.texts[i]]  # B rows
-    if pairs:
-        texts = [p.prompt + y.split(MARKER)[0] + MARKER + p.answer + EOS for p, y in pairs]
-        rows, lengths = encode(rollout.tokenizer, texts, likelihood.device)  # (B, L), (B,)
-        assert rows.size(1) <= model.config.block_size, "the block size leaves room for the answer"
-        sizes = torch.tensor([[len(p.answer) + 2] for p, _ in pairs], device=rows.device)  # (B, 1)
-        a = torch.arange(int(sizes.max()), device=rows.device)
-        columns = torch.where(a < sizes, lengths[:, None] - sizes + a, 1)  # (B, A)
-        logp = logprobs_at(model, rows, columns, rows.gather(1, columns))
-        logp = logp.masked_fill(a >= sizes, 0.0).sum(-1)  # (B,)
-        likelihood[groups] = logp.exp().view(len(groups), -1)
+    if groups:
+        pairs = [(rollout.problems[i].answer, text) for i in groups for text in rollout.texts[i]]
+        texts = [text.split(MARKER)[0] + MARKER + answer + EOS for answer, text in pairs]
+        tokens, ends = encode(rollout.tokenizer, texts, likelihood.device)  # (B, T), (B,)
+        starts = ends - torch.tensor([len(answer) + 2 for answer, _ in pairs], device=ends.device)
+        t = torch.arange(tokens.size(1), device=ends.device)
+        judged = (t >= starts[:, None]) & (t < ends[:, None])  # (B, T)
+        tokens, judged = (x.view(len(groups), -1, len(t)) for x in (tokens, judged))
+        asked = (rollout.prompts[groups], rollout.lengths[groups], tokens, judged)
+        likelihood[groups] = token_logprobs(model, *asked).sum(-1).exp()
     return likelihood
 
 
 def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
-    """b_phi(y_{i,t}), (P, G, T), with gradient: the critic's output in the token's own column.
+    """b_phi(y_{i,t}), (P, G, T), with gradient: the critic's output behind the token.
 
     There it has just read the token, which it judges. 0 outside the mask.
     """
-    rows, columns = response_rows(rollout)
-    bias = critic(rows)[..., 0].gather(1, columns)  # (B, L, 1) -> (B, T)
-    return bias.view(rollout.mask.size()).masked_fill(~rollout.mask, 0.0)
+    sizes = rollout.mask.sum(-1)
+    outputs = response_outputs(critic, rollout.prompts, rollout.lengths, rollout.tokens, sizes)
+    return outputs[:, :, 1:, 0].masked_fill(~rollout.mask, 0.0)
 
 
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -223,12 +218,12 @@ def k3(d: Tensor) -> Tensor:
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> Tensor:
     """One optimiser step on the loss; returns the gradient's norm, before it is shortened.
 
-    FloatingPointError, before the step, if the loss or the gradient is not finite.
+    The optimiser has one group of parameters. FloatingPointError, before the step, if the loss or
+    the gradient is not finite.
     """
     optimizer.zero_grad()
     loss.backward()
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
+    norm = torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], MAX_GRAD_NORM)
     if not torch.isfinite(loss + norm):
         raise FloatingPointError(f"loss {loss:.3g}, gradient norm {norm:.3g}: is lr too high?")
     optimizer.step()

@@ -1,8 +1,9 @@
 """A small GPT, and sampling from it with a cache of keys and values.
 
 The usual transformer: embeddings, pre-norm blocks of causal attention and an MLP, a final norm, an
-unembedding. A row is a prompt and a response without a gap, padded on the right only. Nothing looks
-to its right, so padding needs no mask, and a token's position is simply its column.
+unembedding. Padding is on the right only, and nothing looks to its right, so it needs no mask.
+
+Responses are read, and sampled, behind prompts that are read once for a whole group: a Cache.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
+
+NEVER = 10**9  # a position that no token reaches
 
 
 @dataclass
@@ -23,8 +26,29 @@ class GPTConfig:
     outputs: int | None = None  # numbers a position: None is the vocabulary's size, a critic has 1
 
 
+@dataclass
+class Cache:
+    """What B rows of responses look back at, in columns: | prompt, padded to Lp | response |.
+
+    Token t of every response stands in column Lp + t, and its position, which the model is told, is
+    prompt length + t. A token looks at positions up to its own. That of padding is NEVER.
+    """
+
+    layers: list[list[Tensor]]  # keys and values of each layer, (B, heads, columns, D / heads)
+    positions: Tensor  # (B, at least as many columns)
+    h: Tensor | None = None  # (B, D), the hidden vectors behind the prompts
+
+    def rows(self, i: Tensor, room: int = 0) -> "Cache":
+        """Rows number i (n,), some perhaps several times, with room for more columns."""
+        layers = [[F.pad(x.index_select(0, i), (0, 0, 0, room)) for x in kv] for kv in self.layers]
+        return Cache(layers, self.positions[i], self.h[i])
+
+
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)), on x (B, L, D)."""
+    """x + attention(norm(x)), then x + mlp(norm(x)), on x (B, L, D).
+
+    The attention is written out: on rows as short as these it is faster than PyTorch's fused one.
+    """
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -33,17 +57,17 @@ class Block(nn.Module):
         self.qkv, self.project = nn.Linear(D, 3 * D), nn.Linear(D, D)
         self.mlp = nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D))
 
-    def forward(self, x: Tensor, cache=None, positions=None, mask=None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor, layer=None, start=0) -> Tensor:
         B, L, D = x.size()
-        q, k, v = (
-            self.qkv(self.norm1(x)).view(B, L, 3, self.heads, -1).unbind(2)
-        )  # (B, L, heads, d)
-        if cache is not None:  # add these columns to the cache, and look at what it holds
-            rows = torch.arange(B, device=x.device)[:, None]
-            cache[0, rows, positions], cache[1, rows, positions] = k, v
-            k, v = cache  # (B, C, heads, d) each
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, heads, L or C, d)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        qkv = self.qkv(self.norm1(x)).view(B, L, 3, self.heads, D // self.heads).unbind(2)
+        q, k, v = (part.transpose(1, 2) for part in qkv)  # (B, heads, L, d)
+        if layer:  # behind a prompt: these columns join the cache, and look at all that it holds
+            layer[0][:, :, start : start + L], layer[1][:, :, start : start + L] = k, v
+            k, v = (part[:, :, : start + L] for part in layer)  # (B, heads, C, d)
+        elif layer is not None:  # a prompt, to be kept
+            layer += [k, v]
+        scores = (q / q.size(-1) ** 0.5) @ k.transpose(2, 3) + mask  # (B, heads, L, C)
+        y = scores.softmax(-1) @ v  # (B, heads, L, d)
         x = x + self.project(y.transpose(1, 2).reshape(B, L, D))
         return x + self.mlp(self.norm2(x))
 
@@ -58,32 +82,46 @@ class GPT(nn.Module):
         self.embed_position = nn.Embedding(config.block_size, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
-        self.output = nn.Linear(config.width, config.outputs or config.vocab_size, bias=False)
+        self.unembed = nn.Linear(config.width, config.outputs or config.vocab_size, bias=False)
         for weight in (p for p in self.parameters() if p.dim() == 2):
             nn.init.normal_(weight, std=0.02)  # as GPT-2 does
 
-    def hidden(self, tokens: Tensor, cache=None, positions=None) -> Tensor:
+    def hidden(self, tokens: Tensor, cache: Cache | None = None, start: int = 0) -> Tensor:
         """tokens (B, L) -> what the unembedding multiplies, after the final norm (B, L, D).
 
-        Without a cache a row starts in column 0. With one, (layers, 2, B, C, heads, D/heads), the
-        tokens stand in columns `positions` (B, L) behind those already in it, and join them there.
+        With a cache the tokens stand in the columns from `start` on, and join it there.
         """
-        if cache is None:
-            positions, mask = torch.arange(tokens.size(1), device=tokens.device), None
-        else:  # a token sees the columns up to its own: 0 there, -inf behind, (B, 1, L, C)
-            behind = torch.arange(cache.size(3), device=tokens.device) > positions[:, None, :, None]
-            mask = cache.new_zeros(()).where(~behind, -torch.inf)
+        end = start + tokens.size(1)
+        seen = cache.positions[:, :end] if start else torch.arange(end, device=tokens.device)[None]
+        positions = seen[:, start:]  # (B, L) of (B, C), or (1, L) of (1, L)
+        # (B or 1, 1, L, C): a token sees columns up to its own position
+        mask = torch.where(seen[:, None, None] > positions[:, None, :, None], -torch.inf, 0.0)
         x = self.embed_token(tokens) + self.embed_position(positions)
         for i, block in enumerate(self.blocks):
-            x = block(x, None if cache is None else cache[i], positions, mask)
+            x = block(x, mask, cache and cache.layers[i], start)
         return self.norm(x)
 
-    def unembed(self, h: Tensor) -> Tensor:
-        """h (..., D) -> logits (..., V)."""
-        return self.output(h)
+    def read_prompts(self, prompts: Tensor, lengths: Tensor) -> Cache:
+        """Reads prompts (P, Lp), right-padded, of lengths (P,): once for all rows of a group."""
+        n, Lp = lengths[:, None], prompts.size(1)
+        c = torch.arange(Lp + self.config.block_size, device=n.device)  # enough columns
+        positions = torch.where(c < n, c, c - Lp + n).masked_fill((c >= n) & (c < Lp), NEVER)
+        cache = Cache([[] for _ in self.blocks], positions)
+        cache.h = self.hidden(prompts, cache)[torch.arange(len(n), device=n.device), lengths - 1]
+        return cache
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.unembed(self.hidden(tokens))
+
+
+def draw(p: Tensor, rng: torch.Generator | None) -> Tensor:
+    """A random token a row (B, 1), by probabilities p (B, V); cheaper than torch.multinomial.
+
+    The first whose cumulative probability is at least u, uniform in (0, 1] (0 could draw a token
+    of probability 0), times that of all tokens (which may be rounded to less than 1).
+    """
+    below, u = p.cumsum(1), 1 - torch.rand(len(p), 1, generator=rng, device=p.device)
+    return torch.searchsorted(below, u * below[:, -1:]).clamp(max=p.size(1) - 1)  # NaN: one more
 
 
 @torch.no_grad()
@@ -96,34 +134,25 @@ def generate(model: GPT, prompts, lengths, G: int, T: int, eos: int, temperature
     (B, T, D), all of the distribution that was sampled from (greedy: of temperature 1). T shrinks
     to the longest response; what is outside the mask is 0.
     """
-    (P, Lp), (V, D), device = prompts.size(), model.embed_token.weight.size(), prompts.device
-    B, heads = P * G, model.config.heads
-    cache = model.norm.weight.new_zeros(model.config.layers, 2, P, Lp + T, heads, D // heads)
-    # A prompt is read once for its whole group. Rows then differ in length, and each goes on in the
-    # column behind its own prompt: what padding left there is overwritten before it can be seen.
-    h = model.hidden(prompts, cache[:, :, :, :Lp], torch.arange(Lp, device=device).expand(P, Lp))
-    h = h[torch.arange(P, device=device), lengths - 1].repeat_interleave(G, dim=0)  # (B, D)
-    cache = cache.repeat_interleave(G, dim=2)
-    start = lengths.repeat_interleave(G)[:, None]  # (B, 1), the column of the first token
-
-    tokens, mask = prompts.new_zeros(B, T), prompts.new_zeros(B, T, dtype=torch.bool)
-    probs, hidden = h.new_zeros(B, T, V), h.new_zeros(B, T, D)
-    # The rows in the batch, and which of them go on.
-    rows, live = torch.arange(B, device=device), torch.ones(B, dtype=torch.bool, device=device)
+    (P, Lp), (V, D) = prompts.size(), model.embed_token.weight.size()
+    rows = torch.arange(P * G, device=prompts.device)  # those in the batch
+    live = torch.ones_like(rows, dtype=torch.bool)  # which of them go on
+    cache = model.read_prompts(prompts, lengths).rows(rows // G, T)
+    h, tokens = cache.h, prompts.new_zeros(P * G, T)
+    probs, hidden = h.new_zeros(P * G, T, V), h.new_zeros(P * G, T, D)
     for t in range(T):
         p = F.softmax(model.unembed(h) / (temperature or 1.0), dim=-1)  # (rows, V)
-        token = torch.multinomial(p, 1, generator=rng) if temperature else p.argmax(1, keepdim=True)
-        now = rows[live]
-        tokens[now, t], mask[now, t] = token[live, 0], True
-        probs[now, t], hidden[now, t] = p[live], h[live]
+        token = draw(p, rng) if temperature else p.argmax(1, keepdim=True)  # (rows, 1)
+        tokens[rows, t], probs[rows, t], hidden[rows, t] = token[:, 0], p, h
         live &= token[:, 0] != eos
         if t == T - 1 or not live.any():
             break
         # Rows that have ended leave the batch, but not one by one: it copies the whole cache.
-        if live.float().mean() < 0.85:
+        if 2 * live.sum() < len(live):
             keep = live.nonzero()[:, 0]
-            rows, token, start, live = rows[keep], token[keep], start[keep], live[keep]
-            cache = cache.index_select(2, keep)
-        h = model.hidden(token, cache[:, :, :, : Lp + t + 1], start + t)[:, 0]
+            rows, live, token, cache = rows[keep], live[keep], token[keep], cache.rows(keep)
+        h = model.hidden(token, cache, Lp + t)[:, 0]
+    mask = F.pad((tokens == eos).cumsum(1), (1, -1)) == 0  # no end-of-sequence before this token
+    tokens, probs, hidden = tokens * mask, probs * mask[..., None], hidden * mask[..., None]
     logprobs = probs.gather(-1, tokens[..., None])[..., 0].log().masked_fill(~mask, 0.0)
     return tuple(x[:, : t + 1] for x in (tokens, mask, logprobs, probs, hidden))

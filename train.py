@@ -24,12 +24,13 @@ from grpo import sample_rollout, token_bias, update
 from model import GPT, GPTConfig
 from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
 
-TRAIN_SIZE, EVAL_SIZE = 4480, 700  # problems, see make_problems
+# Problems, see make_problems. They and the base model are the same whatever a run's --seed.
+TRAIN_SIZE, EVAL_SIZE, DATA_SEED = 4480, 700, 0
 EVALUATE_EVERY, LR_RISE = 20, 10  # steps; the learning rate rises for 10, then falls towards 0
 WARMUP_STEPS = {"sum": 1000, "add": 600, "mul": 500}  # of supervised learning
-WARMUP_BATCH, WARMUP_LR = 64, 2e-3  # the rate does not fall: the base model stays unsettled
-WARMUP_EASE = 0.85  # how often a level comes in the warm-up, relative to the one below
-DATA_SEED = 0  # the problems and the base model are the same in every run, whatever its --seed
+# The rate does not fall: the base model stays unsettled. A level comes 0.85 times as often as the
+# one below it.
+WARMUP_BATCH, WARMUP_LR, WARMUP_EASE = 64, 2e-3, 0.85
 COLUMNS = """step reward all_fail all_pass loss grad_norm clip_fraction approx_kl entropy length
     coherence seconds accuracy likelihood_change mean_abs_advantage mean_abs_bias prompts_left"""
 NUMBERS = {  # flag: default, smallest, largest, help

@@ -37,8 +37,8 @@ from tqdm import tqdm
 
 import train
 from advantages import LOSS, VARIANTS, critic_loss, grpo, solved
-from grpo import Rollout, answer_likelihood, descend, sample_rollout, token_bias, update
-from model import GPT, GPTConfig
+from grpo import Rollout, answer_likelihood, descend, encode, sample_rollout, token_bias, update
+from model import GPT, GPTConfig, generate
 from tasks import EOS, PAD, TASKS, Problem, build_tokenizer
 
 TASK, TOKENIZER = TASKS["sum"], build_tokenizer()
@@ -80,17 +80,16 @@ def step_multiply_adds(
     """(sampling, update): multiply-adds of a grpo step, from P prompt and P x G response lengths.
 
     Only tokens that are there: no padding, and not a row's last token, behind which nothing is
-    asked. Sampling reads a prompt once for its group. The update reads each row, prompt included;
-    its backward pass costs twice its forward pass.
+    asked. A prompt is read once for its group. The update reads all again, and its backward pass
+    costs twice its forward pass.
     """
-    sampling = update = 0
+    forward = 0
     for prompt, group in zip(prompts, responses, strict=True):
-        sampling += forward_multiply_adds(0, prompt, layers, width)
+        forward += forward_multiply_adds(0, prompt, layers, width)
         for response in group:
-            end, unembed = prompt + response - 1, response * width * vocab
-            sampling += forward_multiply_adds(prompt, end, layers, width) + unembed
-            update += 3 * (forward_multiply_adds(0, end, layers, width) + unembed)
-    return sampling, update
+            forward += forward_multiply_adds(prompt, prompt + response - 1, layers, width)
+            forward += response * width * vocab  # the unembedding
+    return forward, 3 * forward
 
 
 # ---- this project ----
@@ -150,6 +149,14 @@ def step(
     options = {"minibatches": 1, "max_length": NEW_TOKENS, **LOSS.get(variant, {})}
     update(ours.policy, ours.optimizer, rollout, VARIANTS[variant](rollout), **options)
     return sampled - start, clock(device) - start, rollout
+
+
+def our_sampling(ours: Ours, problems: list[Problem]) -> tuple[float, int]:
+    """From prompts as text to responses as tokens: seconds, tokens of the responses."""
+    start, eos = time.perf_counter(), TOKENIZER.token_to_id(EOS)
+    prompts, lengths = encode(TOKENIZER, [p.prompt for p in problems], "cpu")
+    _, mask, *_ = generate(ours.policy, prompts, lengths, GROUP, NEW_TOKENS, eos, 1.0, None)
+    return time.perf_counter() - start, int(mask.sum())
 
 
 def make_batches(count: int) -> list[list[Problem]]:
@@ -309,8 +316,8 @@ def measure_steps(ours: Ours, theirs: tuple, pairs: int) -> list[dict]:
     a, b, responses = [], [], PROMPTS * GROUP
     theirs[0].eval()
     for problems in tqdm(batches, desc="sampling, in turn with transformers"):
-        sampling, _, rollout = step(ours, problems)
-        a.append(int(rollout.mask.sum()) / sampling)
+        seconds, tokens = our_sampling(ours, problems)
+        a.append(tokens / seconds)
         seconds, tokens = their_rollout(*theirs, problems)
         b.append(tokens / seconds)
         lengths.append(tokens / responses)
