@@ -9,6 +9,7 @@ import copy
 import csv
 import dataclasses
 import errno
+import itertools
 import json
 import math
 import shutil
@@ -31,6 +32,7 @@ import train
 from advantages import LOSS, VARIANTS
 from grpo import policy_loss, response_logprobs, sample_rollout, update
 from model import GPT, GPTConfig
+from studies import likelihood as likelihood_study
 from studies import speed
 from tasks import TASKS, Problem
 
@@ -1316,3 +1318,172 @@ def test_ratios_are_taken_pair_by_pair():
     assert (row["median"], row["min"], row["max"], row["pairs"]) == (2.0, 0.5, 3.0, 3)
     with pytest.raises(ValueError):
         speed.ratios([1.0], [1.0, 2.0])
+
+
+def gwhes_at(x):
+    """Eq. 5 of arXiv 2505.18830 as it is printed: sums over pairs of responses and of tokens."""
+
+    def pair(i, j):
+        total = 0.0
+        for k, a in enumerate(x.tokens[i]):
+            for m, b in enumerate(x.tokens[j]):
+                e, f = ([float(v == t) for v in range(len(x.probs[i][k]))] for t in (a, b))
+                g = sum(
+                    (e[v] - x.probs[i][k][v]) * (f[v] - x.probs[j][m][v]) for v in range(len(e))
+                )
+                total += g * sum(c * d for c, d in zip(x.hidden[i][k], x.hidden[j][m]))
+        return total
+
+    p, right = mean(x.r), [i for i in range(x.G) if x.r[i] == 1]
+    wrong = [j for j in range(x.G) if x.r[j] == 0]
+    push, pull = ((1 - p) / math.sqrt(p * (1 - p)), p / math.sqrt(p * (1 - p)))
+    return mean(
+        [
+            pull * sum(pair(i, j) for j in wrong) - push * sum(pair(i, j) for j in right)
+            for i in right
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gwhes_is_the_printed_sum(seed):
+    """Guards against p+ and p- exchanged, a sign, a sum for a mean, and padding in the sums."""
+    rollout = random_rollout(seed, [MIXED, ONE, [1, 1, 1, 0]], T=3, poison=(math.nan, 10**9))
+    expected = [gwhes_at(x) for x in groups_of(rollout)]
+    close(likelihood_study.gwhes(rollout), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_overlap_and_its_chance_by_enumeration():
+    """Guards against the wrong end of a ranking, and a tail that leaves out its first term."""
+    scores, changes = np.array([5.0, 4, 3, 2, 1, 0]), np.array([-3.0, 9, -2, -1, 8, 7])
+    assert [likelihood_study.overlap(scores, changes, K) for K in (1, 2, 3, 6)] == [1, 1, 2, 6]
+    n, K = 7, 3
+    draws = [len({0, 1, 2} & set(draw)) for draw in itertools.combinations(range(n), K)]
+    for least in range(K + 1):
+        share = mean([float(x >= least) for x in draws])
+        close(likelihood_study.chance_of_overlap(least, K, n), share)
+
+
+def test_intervals():
+    """Guards against a Wald interval (0 wide at 0 of n) and intervals of something else."""
+    close(likelihood_study.wilson(8, 10), (0.49016, 0.94332), 1e-4)  # as statsmodels and R give it
+    close(likelihood_study.wilson(0, 10), (0.0, 0.27753), 1e-4)
+    values = np.random.default_rng(1).normal(3.0, 2.0, 400)
+    half = 1.96 * values.std() / 20
+    close(likelihood_study.bootstrap(values), (values.mean() - half, values.mean() + half), 0.02)
+
+
+def test_random_spares_as_many_tokens_as_nthr():
+    """Guards against tokens of correct responses or padding being spared, and favoured places."""
+    rollout = random_rollout(2, [MIXED], T=6)
+    A, sparing = VARIANTS["grpo"](rollout), advantages.nthr(rollout, eta=0.0)
+    counts = (rollout.mask & (sparing == 0)).sum(-1)
+    assert (counts > 0).any() and (counts < rollout.mask.sum(-1)).any()
+    total, draws = torch.zeros_like(A), 200
+    for seed in range(draws):
+        arms = likelihood_study.arms(rollout, torch.Generator().manual_seed(seed))
+        spared = rollout.mask & (arms["random"] == 0)
+        assert spared.sum(-1).tolist() == counts.tolist()
+        close(arms["random"], A.masked_fill(spared, 0.0))
+        total += spared
+    expected = (counts / rollout.mask.sum(-1))[..., None] * rollout.mask
+    close(total / draws, expected.double(), 0.14)  # four standard deviations
+    assert (counts[rollout.rewards == 1] == 0).all()
+
+
+def test_ablations_are_what_the_table_calls_them():
+    """Guards against another beta or eta than the label says, and arms without a line."""
+    rollout = random_rollout(
+        0, [[1, 0, 0, 1, 0]], T=6
+    )  # p = 2/5; the three beta select 10, 9, 5 tokens
+    arms = likelihood_study.arms(rollout, torch.Generator())
+    assert not arms["nthr"].equal(arms["grpo"])
+    expected = {"beta 0": (0.0, 0.0), "beta 0.1": (0.1, 0.0), "pos_only": (-math.inf, 0.0)}
+    expected |= {"nthr": (1.0, 0.0), "eta p": (1.0, 0.4), "eta 1-p": (1.0, 0.6)}
+    for arm, (beta, eta) in (expected | {"eta 2|p-1/2|": (1.0, None)}).items():
+        close(arms[arm], advantages.nthr(rollout, beta, eta), 1e-6)
+    assert set(likelihood_study.ABLATIONS.values()) | set(likelihood_study.ARMS) == set(arms)
+
+
+def small_policy():
+    """A model in float64 and a rollout of one group; its second and third response are correct."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(V, 40, layers=1, width=8)).double()
+    problem, rng = SUM.problem(np.random.default_rng(0), 2), torch.Generator().manual_seed(0)
+    rollout = sample_rollout(model, TOKENIZER, SUM, [problem], 4, max_new_tokens=6, generator=rng)
+    rollout.rewards = torch.tensor([[0.0, 1.0, 1.0, 0.0]], dtype=torch.float64)
+    return model, rollout
+
+
+def test_change_is_equation_2_and_the_model_is_reset():
+    """Guards against wrong responses in the mean, a mean over tokens, and steps that add up."""
+    model, rollout = small_policy()
+    start, lr = copy.deepcopy(model), 1e-3
+    before, by_arm, ascent = likelihood_study.gradients(
+        model, rollout, {"a": VARIANTS["pos_only"](rollout)}
+    )
+    # Pos Only pushes what Delta measures: its loss is -(A N+ / tokens) times that, and A is 1.
+    scale = 0.5 / (0.5 + EPS) * 2 / rollout.mask.sum().item()
+    norm = sum((a * a).sum().item() for a in ascent)
+    arguments = (model, rollout, before, by_arm["a"], ascent)
+    sgd = [
+        likelihood_study.change(*arguments, lambda p: torch.optim.SGD(p, lr=x))
+        for x in (lr, 10 * lr, lr)
+    ]
+    close(sgd[0], (lr * scale * norm,) * 2, 1e-3 * lr * scale * norm)
+    assert sgd[0] == sgd[2] != sgd[1]
+    likelihood_study.change(*arguments, lambda p: torch.optim.AdamW(p, lr=0.1))
+    pairs = list(zip(model.parameters(), start.parameters(), ascent))
+    assert all(p.equal(q) and p.grad is None for p, q, _ in pairs)
+
+    def loglikelihood(model):  # of the two correct responses, token by token, without a cache
+        n, total = rollout.lengths.item(), 0.0
+        for i in (1, 2):
+            y = rollout.tokens[0, i][rollout.mask[0, i]]
+            row = torch.cat([rollout.prompts[0, :n], y])[None]
+            logp = model(row)[0].log_softmax(-1)
+            total += sum(logp[n - 1 + t, token].item() for t, token in enumerate(y))
+        return total
+
+    moved = copy.deepcopy(start)
+    with torch.no_grad():
+        for p, (_, q, a) in zip(moved.parameters(), pairs):
+            p.copy_(q + 10 * lr * scale * a)
+    close(sgd[1][0], (loglikelihood(moved) - loglikelihood(start)) / 2, 1e-12)
+
+
+def test_a_killed_study_goes_on(tmp_path, monkeypatch):
+    """Guards against half a row being kept, finished rows being measured again, stale settings."""
+    asked, full = [], tmp_path / "full"
+    monkeypatch.setattr(
+        likelihood_study, "mixed_groups", lambda model, count, seed: list(range(count))
+    )
+
+    def measure(model, rollout, seed):
+        if len(asked) == 3:
+            raise OSError
+        asked.append(rollout - likelihood_study.CALIBRATION)
+        return {"prompt": "1+2=", "delta": rollout / 7, "seed": seed}
+
+    monkeypatch.setattr(likelihood_study, "measure", measure)
+    model, csv, part = torch.nn.Linear(1, 1), tmp_path / "likelihood.csv", "likelihood.csv.part"
+    with pytest.raises(OSError):
+        likelihood_study.measure_all(model, 5, 1, tmp_path)
+    assert not csv.exists()
+    text = (tmp_path / part).read_text()
+    (tmp_path / part).write_text(text[:-3])  # killed within its third row
+    asked.clear()
+    likelihood_study.measure_all(model, 5, 1, tmp_path)
+    assert asked == [2, 3, 4]
+    full.mkdir()
+    with pytest.raises(OSError):
+        asked.clear(), likelihood_study.measure_all(model, 5, 1, full)
+    asked.clear()
+    data = likelihood_study.measure_all(model, 5, 1, full)
+    assert csv.read_text() == (full / "likelihood.csv").read_text()
+    assert data["delta"].tolist() == [(likelihood_study.CALIBRATION + i) / 7 for i in range(5)]
+    asked.clear()
+    likelihood_study.measure_all(model, 5, 1, tmp_path)
+    assert asked == []  # all is there
+    likelihood_study.measure_all(model, 2, 1, tmp_path)
+    assert asked == [0, 1]  # other settings: from the start
