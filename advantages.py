@@ -28,8 +28,6 @@ from torch import Tensor
 
 from grpo import Rollout
 
-EPS = 1e-6  # added to sigma
-
 
 def centre(rewards: Tensor) -> Tensor:
     """r_i - mu within each group (P, G); exactly 0 in a group of equal rewards."""
@@ -40,10 +38,11 @@ def centre(rewards: Tensor) -> Tensor:
 def standardise(rewards: Tensor) -> Tensor:
     """(r_i - mu) / (sigma + eps) within each group (P, G); exactly 0 in a group of equal rewards.
 
-    sigma divides by G. So where a share p of the group is correct, these get sqrt((1-p)/p) and the
-    others -sqrt(p/(1-p)), as in Lemma 4.2 of arXiv 2505.18830. Some codes divide by G - 1.
+    eps is 1e-6; sigma divides by G. So where a share p of the group is correct, these get
+    sqrt((1-p)/p) and the others -sqrt(p/(1-p)), as in Lemma 4.2 of arXiv 2505.18830. Some codes
+    divide by G - 1.
     """
-    return centre(rewards) / (rewards.std(1, correction=0, keepdim=True) + EPS)
+    return centre(rewards) / (rewards.std(1, correction=0, keepdim=True) + 1e-6)
 
 
 def on_tokens(rollout: Rollout, A: Tensor) -> Tensor:
@@ -256,11 +255,9 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
 
 
 # name -> function, Rollout -> token advantages (P, G, T)
-VARIANTS = {
-    variant.__name__: variant
-    for variant in (grpo, dr_grpo, rloo, pos_only, critic, compensation)
-    + (culling, negative, ngrpo, likelihood, nthr)
-}
+table = (grpo, dr_grpo, rloo, pos_only, critic, compensation)
+table += (culling, negative, ngrpo, likelihood, nthr)
+VARIANTS = {variant.__name__: variant for variant in table}
 
 # What a variant changes about the loss: arguments of grpo.policy_loss, where the defaults stand.
 LOSS = {"ngrpo": {"clip_low": 0.16, "clip_high": 0.24}, "dr_grpo": {"aggregate": "constant"}}

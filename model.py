@@ -13,8 +13,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-NEVER = 10**9  # a position that no token reaches
-
 
 @dataclass
 class GPTConfig:
@@ -31,7 +29,7 @@ class Cache:
     """What B rows of responses look back at, in columns: | prompt, padded to Lp | response |.
 
     Token t of every response stands in column Lp + t, and its position, which the model is told, is
-    prompt length + t. A token looks at positions up to its own. That of padding is NEVER.
+    prompt length + t. A token looks at positions up to its own; that of padding is out of reach.
     """
 
     layers: list[list[Tensor]]  # keys and values of each layer, (B, heads, columns, D / heads)
@@ -67,8 +65,8 @@ class Block(nn.Module):
         elif layer is not None:  # a prompt, to be kept
             layer += [k, v]
         scores = (q / q.size(-1) ** 0.5) @ k.transpose(2, 3) + mask  # (B, heads, L, C)
-        y = scores.softmax(-1) @ v  # (B, heads, L, d)
-        x = x + self.project(y.transpose(1, 2).reshape(B, L, D))
+        y = (scores.softmax(-1) @ v).transpose(1, 2)  # (B, L, heads, d)
+        x = x + self.project(y.reshape(B, L, D))
         return x + self.mlp(self.norm2(x))
 
 
@@ -105,7 +103,7 @@ class GPT(nn.Module):
         """Reads prompts (P, Lp), right-padded, of lengths (P,): once for all rows of a group."""
         n, Lp = lengths[:, None], prompts.size(1)
         c = torch.arange(Lp + self.config.block_size, device=n.device)  # enough columns
-        positions = torch.where(c < n, c, c - Lp + n).masked_fill((c >= n) & (c < Lp), NEVER)
+        positions = torch.where(c < n, c, c - Lp + n).masked_fill((c >= n) & (c < Lp), 10**9)
         cache = Cache([[] for _ in self.blocks], positions)
         cache.h = self.hidden(prompts, cache)[torch.arange(len(n), device=n.device), lengths - 1]
         return cache

@@ -113,8 +113,7 @@ def warm_up(model: GPT, tokenizer, task: Task, device: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=WARMUP_LR, weight_decay=0.0)
     for _ in tqdm(range(WARMUP_STEPS[task.name]), desc="supervised warm-up of the base model"):
         levels = rng.choice(task.levels, WARMUP_BATCH, p=share / share.sum())
-        problems = [task.problem(rng, level) for level in levels]
-        problems = [p for p in problems if not held_out(p.prompt)]
+        problems = [p for n in levels if not held_out((p := task.problem(rng, n)).prompt)]
         rows, ends = encode(tokenizer, [p.prompt + p.solution + EOS for p in problems], device)
         starts = torch.tensor([len(p.prompt) for p in problems], device=device)
         columns = torch.arange(1, rows.size(1), device=device)
@@ -187,7 +186,8 @@ def train(args, model: GPT, tokenizer, held: list[Problem], file, rows: list[dic
         if step % EVALUATE_EVERY == 0 or step == args.steps:
             row["accuracy"] = evaluate(model, tokenizer, task, held, temperature=0)[0]
             row["likelihood_change"] = likelihood_change(model, rollout)
-            bar.set_postfix(accuracy=row["accuracy"], likelihood_change=row["likelihood_change"])
+            bar.set_description(f"{variant} on {task.name}, accuracy {row['accuracy']:.1%}")
+        bar.set_postfix({name: f"{row[name]:.2f}" for name in ("reward", "all_fail", "entropy")})
         writer.writerow(row)
         file.flush()
         rows.append(row)
@@ -223,6 +223,8 @@ def report(rollout: Rollout | None, advantages, greedy: Rollout) -> None:
 def run(args, model: GPT, tokenizer, settings: dict, base: Path, folder: Path, rows: list) -> None:
     """One run, from the base model to its files; adds each step's metrics to rows."""
     task, started = TASKS[args.task], time.perf_counter()
+    print(f"{args.variant}: {args.steps} steps of {args.prompts} x {args.group_size} responses.")
+    print("About 2 minutes by default, on two cores, and 40 seconds more for a new base model.")
     if not base.exists():
         warm_up(model, tokenizer, task, args.device)
         save(base, lambda part: torch.save((settings, model.state_dict()), part))
@@ -247,12 +249,13 @@ def run(args, model: GPT, tokenizer, settings: dict, base: Path, folder: Path, r
     save(folder / "model.pt", lambda part: torch.save(model.state_dict(), part))
     save(folder / "tokenizer.json", lambda part: tokenizer.save(str(part)))
     report(rollout, advantages, measure("final"))
-    if len(rows) < args.steps:
-        print(f"Ended at step {len(rows)}: no prompt is left, all were solved and culled.")
     summary |= {"steps": len(rows), "seconds": time.perf_counter() - started}
     summary["seconds_per_step"] = float(np.median([r["seconds"] for r in rows])) if rows else None
     save(folder / "summary.json", lambda part: part.write_text(json.dumps(summary, indent=2)))
-    print(f"\nFiles: {folder}")
+    change = f"{summary['base_accuracy']:.1%} to {summary['final_accuracy']:.1%}"
+    why = " (no prompt is left: all were solved)" if len(rows) < args.steps else ""
+    print(f"\nGreedy accuracy on held-out problems went from {change} in {len(rows)} steps{why}.")
+    print(f"Look next at reward, all_fail and entropy in {folder}/metrics.csv.")
 
 
 def main(argv: list[str]) -> int:
