@@ -32,8 +32,8 @@ import train
 from advantages import LOSS, VARIANTS
 from grpo import policy_loss, response_logprobs, sample_rollout, update
 from model import GPT, GPTConfig
+from studies import compare, speed
 from studies import likelihood as likelihood_study
-from studies import speed
 from tasks import TASKS, Problem
 
 torch.set_num_threads(1)  # the tensors are tiny; more threads only wait for each other
@@ -1487,3 +1487,136 @@ def test_a_killed_study_goes_on(tmp_path, monkeypatch):
     assert asked == []  # all is there
     likelihood_study.measure_all(model, 2, 1, tmp_path)
     assert asked == [0, 1]  # other settings: from the start
+
+
+def test_paired_interval():
+    """Guards against a deviation that divides by n, sd in place of sd / sqrt(n), t at n degrees of
+    freedom, unpaired samples. Student's sleep data: t.test of R prints -1.58, -2.4599 to -0.7001.
+    """
+    ours = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+    theirs = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+    interval = compare.paired_interval(ours, theirs)
+    assert interval == pytest.approx((-1.58, -2.4598858, -0.7001142), abs=1e-3)
+    for n in (2, 5):
+        d = [a - b for a, b in zip(ours[:n], theirs[:n])]
+        centre = sum(d) / n
+        variance = sum((x - centre) ** 2 for x in d) / (n - 1)
+        half = {2: 12.706, 5: 2.776}[n] * math.sqrt(variance / n)
+        expected = (centre, centre - half, centre + half)
+        assert compare.paired_interval(ours[:n], theirs[:n]) == pytest.approx(expected)
+    mean, low, high = compare.paired_interval([3.0], [1.0])
+    assert mean == 2 and math.isnan(low) and math.isnan(high)
+    many = compare.paired_interval([*range(40)], [0] * 40)  # more than the table has
+    assert 0 < many[1] < many[0] < many[2]
+
+
+def test_pairing_by_seed_matters():
+    """Guards against differences of unpaired seeds: what both arms share must cancel."""
+    grpo = [70.0, 80.0, 75.0, 90.0, 85.0]
+    ours = [x + 1 + 0.1 * (-1) ** i for i, x in enumerate(grpo)]
+    mean, low, high = compare.paired_interval(ours, grpo)
+    assert 0.8 < low < mean < high < 1.3
+    shuffled, low, high = compare.paired_interval(ours[1:] + ours[:1], grpo)
+    assert shuffled == pytest.approx(mean) and low < -5 and high > 7
+
+
+def test_t_quantiles():
+    """Guards against a wrong or shifted entry: 2.5 % of the distribution lie above each."""
+    for n, t in enumerate(compare.T_QUANTILES, 1):
+        x = np.linspace(0, t, 5001)
+        log_constant = math.lgamma((n + 1) / 2) - math.lgamma(n / 2) - math.log(n * math.pi) / 2
+        density = np.exp(log_constant - (n + 1) / 2 * np.log1p(x * x / n))
+        below = 0.5 + float(((density[1:] + density[:-1]) / 2 * np.diff(x)).sum())
+        assert abs(below - 0.975) / density[-1] < 0.0006, n  # three decimals of t are right
+
+
+@pytest.mark.parametrize("total, size", [(23, 5), (20, 5), (7, 64)])
+def test_batch_sizes_are_those_of_training(total, size):
+    """Guards against an epoch that begins with the wrong number of prompts, a full last batch."""
+    problems = [SimpleNamespace(prompt=f"{i}") for i in range(total)]
+    rng, culled, sizes, left = np.random.default_rng(total), set(), [], []
+    for batch in train.batches(problems, size, 0, culled):
+        sizes.append(len(batch))
+        culled |= {p.prompt for p in batch if rng.random() < 0.3}
+        left.append(total - len(culled))
+    assert left[-1] == 0 and len(set(sizes)) > 2
+    for steps in range(1, len(left) + 1):  # a run may end anywhere
+        assert compare.batch_sizes(total, size, left[:steps]) == sizes[:steps]
+    assert compare.batch_sizes(7, 3, [7] * 5) == [3, 3, 1, 3, 3]  # nothing is culled
+
+
+def test_a_run_is_skipped_only_if_it_is_whole_and_the_same(tmp_path):
+    """Guards against a study that keeps runs of other settings, or runs all of them again."""
+    argv = compare.arguments(tmp_path, "grpo-1", 3, 20)
+    folder = compare.folder_of(argv)
+    folder.mkdir(parents=True)
+    assert folder == tmp_path / "one-update" / "sum-grpo-seed3" and not compare.finished(argv)
+    config = vars(train.parse_arguments(argv)) | {"warmup_steps": train.WARMUP_STEPS["sum"]}
+    (folder / "config.json").write_text(json.dumps(config | {"out": "elsewhere"}))
+    for name in ("sampled.json", "summary.json"):
+        assert not compare.finished(argv)
+        (folder / name).write_text("{}")
+    assert compare.finished(argv)
+    assert not compare.finished(compare.arguments(tmp_path, "grpo", 3, 20))
+    others = {
+        "variant": "nthr",
+        "seed": 4,
+        "steps": 21,
+        "prompts": 32,
+        "group_size": 16,
+        "lr": 1e-3,
+    }
+    others |= {"kl": 0.1, "layers": 2, "width": 32, "warmup_steps": 10, "new": 0, "task": "add"}
+    for name, value in others.items():
+        (folder / "config.json").write_text(json.dumps(config | {name: value}))
+        assert not compare.finished(argv), name
+
+
+def test_arms_with_one_update(tmp_path, monkeypatch):
+    """Guards against an arm of one update that makes four, or the reverse."""
+    seen = []
+    monkeypatch.setattr(train, "main", lambda argv: seen.append(train.update) or 1)
+    monkeypatch.setattr(train, "update", original := train.update)
+    for arm in ("grpo", "grpo-1"):
+        assert compare.work(arm, compare.arguments(tmp_path, arm, 1, 1)) == 1
+    assert seen[0] is original and seen[1].keywords == {"minibatches": 1}
+    assert seen[1].func is original
+
+
+def test_what_is_measured_of_a_run():
+    """Guards against wrong windows of steps, wrong levels, and a variance over the first steps."""
+    step = np.arange(1.0, 31)
+    empty = np.full(30, np.nan)
+    metrics = dict.fromkeys(("mean_abs_bias", "likelihood_change", "prompts_left"), empty)
+    metrics |= {
+        "entropy": step,
+        "coherence": step,
+        "mean_abs_advantage": step,
+        "all_fail": step / 30,
+    }
+    metrics["grad_norm"] = np.where(step <= 10, 1e6, step % 2)
+    metrics["accuracy"] = np.where(step == 20, 0.3, np.where(step == 30, 0.6, np.nan))
+    by_level = {str(k): 0.1 * k for k in range(2, 9)}
+    summary = {"final_accuracy": 0.6, "final_sampled": 0.5, "final_accuracy_by_level": by_level}
+    summary |= {"steps": 30, "seconds": 9.0, "seconds_per_step": 0.3}
+    sampled = {k: v / 2 for k, v in by_level.items()}
+    row = compare.measure(compare.Run(summary, metrics, sampled), total=100)
+    assert (row["hard_accuracy"], row["hard_sampled"]) == pytest.approx((0.75, 0.375))
+    assert (row["all_fail_first"], row["all_fail_last"]) == pytest.approx((5.5 / 30, 25.5 / 30))
+    assert row["all_fail_change"] == pytest.approx(20 / 30)
+    assert row["entropy"] == 25.5 and row["lowest_accuracy"] == 0.3
+    assert row["grad_norm_mean"] == 0.5 and row["grad_norm_variance"] == pytest.approx(5 / 19)
+    assert row["responses"] == 8 * 15 * 100  # 15 epochs of 64 and 36 prompts
+
+
+def test_verdicts_and_whole_seeds():
+    """Guards against a verdict that the interval does not give, and a seed that lacks a variant."""
+    cases = {(0.1, 3): "better", (-3, -0.1): "worse", (-0.5, 0.9): "no change"}
+    cases |= {(-1.1, 0.5): "not decided", (math.nan, math.nan): "not decided"}
+    for interval, word in cases.items():
+        assert compare.outcome(*interval) == word
+    agrees = [compare.agrees(r, 0.1, 3) for r in ("better", "worse", "no change")]
+    assert agrees == ["yes", "no", "no"] and compare.agrees("worse", -3, 3) == "not decided"
+    there = {(arm, seed) for arm in ("grpo", "nthr") for seed in (1, 2)} | {("grpo", 3)}
+    whole = compare.whole_seeds(["grpo", "nthr", "grpo-1"], [1, 2, 3], there)
+    assert whole == {"grpo": [1, 2], "nthr": [1, 2]}
