@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import zlib
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,7 +33,7 @@ import train
 from advantages import LOSS, VARIANTS
 from grpo import policy_loss, response_logprobs, sample_rollout, update
 from model import GPT, GPTConfig
-from studies import compare, speed
+from studies import allfail, compare, credit, speed
 from studies import likelihood as likelihood_study
 from tasks import TASKS, Problem
 
@@ -1620,3 +1621,171 @@ def test_verdicts_and_whole_seeds():
     there = {(arm, seed) for arm in ("grpo", "nthr") for seed in (1, 2)} | {("grpo", 3)}
     whole = compare.whole_seeds(["grpo", "nthr", "grpo-1"], [1, 2, 3], there)
     assert whole == {"grpo": [1, 2], "nthr": [1, 2]}
+
+
+# ---- the arithmetic of studies/allfail and studies/credit ----
+
+
+def near(a, b, tolerance=1e-9):
+    np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
+
+
+def test_all_fail_is_the_share_of_all_subsets():
+    """Guards against drawing with replacement (a biased pass@N), and a wrong N at either end."""
+    n = 6
+    subsets = [list(itertools.combinations(range(n), N)) for N in range(1, n + 1)]
+    shares = [
+        [sum(min(s) >= c for s in some) / len(some) for some in subsets]  # the first c are correct
+        for c in range(n + 1)
+    ]
+    near(allfail.all_fail(np.arange(n + 1), n), shares, 1e-12)
+    n, c = 1024, [0, 1, 3, 512, 1023, 1024]
+    fails = allfail.all_fail(np.array(c), n)
+    assert (fails[0] == 1).all() and (fails[5] == 0).all() and (fails[1:, -1] == 0).all()
+    sizes = (1, 2, 64, 500, 1023)
+    exact = [[float(Fraction(math.comb(n - k, N), math.comb(n, N))) for N in sizes] for k in c]
+    near(fails[:, [N - 1 for N in sizes]], exact, 1e-10)
+    near(fails[:, 0], [1 - k / n for k in c], 1e-12)
+
+
+def test_the_size_at_which_half_of_the_groups_fail():
+    """Guards against N off by one, 1/2 missed by rounding, and an N where half is never reached."""
+    fails = np.array([[0.9, 0.6, 0.4, 0.1], [0.9, 0.8, 0.7, 0.6], [0.5, 0.4, 0.2, 0.1]])
+    assert allfail.half(fails).tolist() == [3, math.inf, 1]
+    assert [allfail.number(N, 4) for N in allfail.half(fails)] == ["3", "> 4", "1"]
+    assert allfail.half(allfail.all_fail(np.array([512]), 1024)) == 1  # 1/2, but for rounding
+    mixture = allfail.all_fail(np.array([0, 0, 1024]), 1024).mean(0)
+    assert allfail.half(mixture) == math.inf  # two of three prompts are never solved
+    for p in (0.5, 0.1, 0.001):
+        near((1 - p) ** allfail.exponential_half(p), 0.5)
+    assert (allfail.exponential_half(0.0), allfail.exponential_half(1.0)) == (math.inf, 0)
+    again = allfail.resampled(fails[[1, 1, 1]])
+    near(again, np.broadcast_to(fails[1], again.shape))
+
+
+def test_counts_are_kept_for_the_same_model_and_settings(tmp_path, monkeypatch):
+    """Guards against counts of another model, of other settings, or of a killed run."""
+    asked, problems = [], [SUM.problem(np.random.default_rng(i), 2) for i in range(3)]
+
+    def sample(model, tokenizer, task, some, n, generator):
+        asked.extend(some)
+        if len(asked) == 2 and kill:
+            raise KeyboardInterrupt
+        tokens = torch.ones(1, n, 4)
+        return SimpleNamespace(rewards=(torch.arange(n) < len(asked)).float(), mask=tokens)
+
+    monkeypatch.setattr(allfail, "sample_rollout", sample)
+    model, kill = torch.nn.Linear(1, 1), True
+    with pytest.raises(KeyboardInterrupt):
+        allfail.count("base", model, problems, 8, 1, tmp_path)
+    assert not list(tmp_path.iterdir())
+    kill = False
+    for n, seed, again in ((8, 1, 3), (8, 1, 0), (9, 1, 3), (9, 2, 3), (9, 2, 0)):
+        asked.clear()
+        assert allfail.count("base", model, problems, n, seed, tmp_path) == [1, 2, 3]
+        assert len(asked) == again
+    torch.nn.init.zeros_(model.weight)
+    asked.clear()
+    allfail.count("base", model, problems, 9, 2, tmp_path)
+    assert len(asked) == 3
+
+
+def written(pairs) -> grpo.Rollout:
+    """A rollout of these (prompt's solution, response text), one response each; "$" ends it."""
+    problems = [Problem("7+8+5=", solution, solution.split("#")[-1], 3) for solution, _ in pairs]
+    texts = [text.replace("$", "<eos>").replace("_", "<pad>") for _, text in pairs]
+    ids = [TOKENIZER.encode(text).ids for text in texts]
+    T = max(map(len, ids)) + 2
+    tokens = torch.tensor([[i + [PAD] * (T - len(i))] for i in ids])
+    mask = torch.tensor([[[True] * len(i) + [False] * (T - len(i))] for i in ids])
+    rewards = torch.tensor([[float(text.endswith("20$"))] for _, text in pairs])
+    zeros = torch.zeros(*tokens.size())
+    rest = {"logprobs": zeros, "probs": zeros, "hidden": zeros, "tokenizer": TOKENIZER}
+    return grpo.Rollout(tokens=tokens, mask=mask, rewards=rewards, problems=problems, **rest)
+
+
+def test_stages_of_hand_made_responses():
+    """Guards against right tokens behind a wrong one, and a solution's padding taken for tokens.
+
+    0: still right, 1: the first wrong token, 2: behind it.
+    """
+    cases = {
+        "15,20#20$": "000000000",  # the solution, end-of-sequence included
+        "15,21#20$": "000012222",  # the same characters as the solution again, but too late
+        "15,20#2$": "00000001",  # ends too early
+        "15,20#20_$": "0000000012",  # a sampled padding token, where a longer solution is padded
+        "15,20": "00000",  # cut off
+        "$": "1",
+        "5": "1",
+    }
+    pairs = [("15,20#20", text) for text in cases] + [("15,20,29,30#30", "15,20#20$")]
+    rollout = written(pairs)
+    stage, right = credit.stages(rollout), credit.still_right(rollout)
+    for i, expected in enumerate([*cases.values(), "000001222"]):
+        n = len(expected)
+        assert "".join(map(str, stage[i, 0, :n].tolist())) == expected
+        assert (stage[i, 0, n:] == -1).all() and not right[i, 0, n:].any()
+        assert right[i, 0, :n].tolist() == [x == "0" for x in expected]
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.3, 0.9])
+def test_spared_tokens_are_those_that_eta_changes(eta):
+    """Guards against frames round tokens of correct responses, padding, or other tokens."""
+    rollout = random_rollout(6, [MIXED, ONE, FAIL, PASS], T=6, poison=(math.nan, 10**9))
+    spared = credit.spared_tokens(rollout)
+    assert spared.equal(advantages.nthr(rollout, eta=eta) != VARIANTS["grpo"](rollout))
+    assert spared[:2].any((1, 2)).all() and not spared[2:].any()
+    assert not spared[rollout.rewards == 1].any() and not spared[~rollout.mask].any()
+
+
+def test_shares_of_spared_tokens():
+    """Guards against a mean of shares for a share of sums, and resampling of single tokens.
+
+    [tokens, spared ones][stage]; then 100 groups that are alike, and 100 that are not.
+    """
+    group = np.array([[10.0, 2.0, 6.0], [1.0, 1.0, 3.0]])
+    near(credit.shares(group), [0.1, 0.5, 0.5, 0.1 - 4 / 8])
+    other = np.array([[30.0, 2.0, 6.0], [30.0, 1.0, 3.0]])
+    near(credit.shares(group + other)[0], 31 / 40)
+    alike = credit.intervals(np.stack([group] * 100))
+    near(alike, np.stack([credit.shares(group)] * 3))
+    zeros, ones = group * 0 + [[8.0], [0.0]], group * 0 + [[8.0], [8.0]]
+    half = 1.96 * 0.5 / math.sqrt(100)  # groups of eight tokens, all spared or none
+    mean, low, high = credit.intervals(np.stack([zeros, ones] * 50))[:, 0]
+    near([mean, low, high], [0.5, 0.5 - half, 0.5 + half], 0.015)
+
+
+def test_counts_leave_out_correct_responses():
+    """Guards against correct responses in the table, and weights of pi for 1 - pi."""
+    rollout = written([("15,20#20", "15,21#21$"), ("15,20#20", "15,20#20$")])
+    for name in ("tokens", "mask", "rewards", "logprobs"):  # two groups of one -> one of two
+        setattr(rollout, name, getattr(rollout, name).transpose(0, 1))
+    rollout.problems, T = rollout.problems[:1], rollout.mask.size(2)
+    rollout.logprobs = torch.full((1, 2, T), math.log(0.25))
+    rollout.probs, rollout.hidden = torch.rand(1, 2, T, V), torch.rand(1, 2, T, 3)
+    plain, weighted = credit.counts(rollout)
+    assert plain[0].tolist() == [4, 1, 4]
+    spared = credit.spared_tokens(rollout)[0, 0]
+    assert plain[1].tolist() == [spared[:4].sum(), spared[4], spared[5:].sum()]
+    near(torch.tensor(weighted), torch.tensor(0.75 * plain), 1e-5)
+
+
+def test_the_critic_is_that_of_train(base, tmp_path, monkeypatch):
+    """Guards against a critic trained otherwise than `train.py --variant critic` trains it."""
+    RATE = 0.1  # so large that the policy's change is seen in what the critic learns from
+    out, seen, original = with_base(base, tmp_path / "out"), [], train.token_bias
+    monkeypatch.setattr(type(SUM), "reward", lambda task, problem, text: len(text) % 2.0)
+    monkeypatch.setattr(train, "token_bias", lambda c, r: (seen.append(c), original(c, r))[1])
+    assert run_train(out, "--variant", "critic", "--seed", 3, "--steps", 3, "--lr", RATE) == 0
+    for name, value in {"PROMPTS": 4, "GROUP": 4, "STEPS": 3, "RATE": RATE}.items():
+        monkeypatch.setattr(credit, name, value)
+    monkeypatch.setattr(train, "TRAIN_SIZE", 84)
+    columns = len(SUM.longest.prompt) + 2 * (len(SUM.longest.solution) + 1)
+    model, path = GPT(GPTConfig(V, columns, 1, 16)), tmp_path / "critic.pt"
+    model.load_state_dict(torch.load(base, weights_only=True)[1])
+    critics = [credit.trained_critic(model, 3, 3, path)]
+    monkeypatch.setattr(credit, "sample_rollout", None)  # the second time it is read
+    critics.append(credit.trained_critic(model, 3, 3, path))
+    for critic in critics:
+        for a, b in zip(critic.parameters(), seen[-1].parameters(), strict=True):
+            assert a.equal(b)
