@@ -2,10 +2,10 @@
 
 What an advantage is. A prompt gets a group of G sampled responses, and each response i a reward
 r_i: 1 if it is correct, else 0. The update makes every sampled token likelier in proportion to its
-advantage, and less likely where that is negative. So the advantage says which tokens are to be said
-more often, and by how much. That is all that a variant changes, but for the table LOSS below, the
-second network of `critic` and the shrinking training set of `culling`. A group is all-fail (every
-reward is 0), all-pass (every reward is 1) or mixed.
+advantage, and less likely where that is negative (until the clip in grpo.py stops it). So the
+advantage says which tokens are to be said more often, and by how much. That is all that a variant
+changes, but for the table LOSS below, the second network of `critic` and the shrinking training set
+of `culling`. A group is all-fail (every reward is 0), all-pass (every reward is 1) or mixed.
 
 Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabulary, D width.
     rollout.rewards   (P, G)        r_i
@@ -13,10 +13,11 @@ Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabu
     rollout.tokens    (P, G, T)     y_{i,t}, token t of response i, as a number
     rollout.logprobs  (P, G, T)     log pi of each token; pi is the model ("policy") that drew it
     rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), given prompt x and the tokens before t
-    rollout.hidden    (P, G, T, D)  h, what the last linear layer, the unembedding, made logits of
+    rollout.hidden    (P, G, T, D)  h, the input of the last linear layer (the unembedding)
     rollout.token_bias (P, G, T) and rollout.answer_likelihood (P, G): for one variant each
     mu, sigma         (P, 1)        mean and population standard deviation of a group's rewards
 
+"Reported" is what the source, or an experiment before this project, found on language models.
 Nothing here changes its input, and no gradient flows through an advantage. Padding may hold
 anything, so it is selected away, not multiplied by 0 (0 * NaN is NaN).
 """
@@ -68,8 +69,9 @@ def dr_grpo(rollout: Rollout) -> Tensor:
 
         A_{i,t} = r_i - mu
 
-    Without sigma a group weighs p(1-p), not sqrt(p(1-p)), p its share of correct responses: nearly
-    solved and nearly hopeless groups count still less than in grpo. All-fail, all-pass: all 0.
+    Without sigma the sum of |A_i| over a group is in proportion to p(1-p), not to sqrt(p(1-p)), p
+    its share of correct responses: lopsided groups count still less than in grpo. All-fail,
+    all-pass: all 0.
     """
     return on_tokens(rollout, centre(rollout.rewards))
 
@@ -79,8 +81,9 @@ def rloo(rollout: Rollout) -> Tensor:
 
         A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  (r_i - mu) G / (G - 1)
 
-    The baseline is the mean of the other responses, so it does not depend on y_i and adds no bias
-    to the gradient. All-fail and all-pass groups: all 0.
+    The baseline is the mean of the other responses. One that does not depend on y_i adds 0 to the
+    expected gradient. In dr_grpo's place but for a factor; the losses differ (LOSS). All-fail and
+    all-pass groups: all 0.
     """
     G = rollout.rewards.size(1)
     return on_tokens(rollout, G / max(G - 1, 1) * centre(rollout.rewards))
@@ -103,7 +106,7 @@ def critic(rollout: Rollout) -> Tensor:
 
     The hope: a second network, trained beside the policy (critic_loss), learns which tokens matter.
     b_phi, phi its weights, is its output just after it has read y_{i,t}, so it judges that token;
-    the output one position earlier could not depend on it, and would be a baseline. It is added
+    the output one position earlier would be the same whatever the token is. It is added
     in all-fail and all-pass groups too. ValueError if rollout.token_bias is missing.
     Reported: unstable, never better: token credit without supervision adds variance, not signal.
     """
@@ -131,7 +134,7 @@ def compensation(rollout: Rollout) -> Tensor:
     pi_t is the probability that y_{i,t} was sampled with, pi_max the largest pi_t of the response.
     The hope: seize rare opportunities, an improbable token of a good response counts up to twice.
     All-fail and all-pass groups: all 0.
-    Reported: early divergence; it acts like an aggressive importance weight, on improbable tokens.
+    Reported: early divergence; it acts like an importance weight that favours improbable tokens.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     logp = rollout.logprobs.masked_fill(~rollout.mask, -math.inf)
@@ -162,7 +165,7 @@ def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
 
     GRPO learns nothing from a group that failed altogether, and samples the same again. Pushing all
     its responses down moves probability to answers not tried yet. c = 0 is grpo. All-pass: 0.
-    Reported: a small, inconclusive gain; later confirmed by ngrpo.
+    Reported: a small, inconclusive gain; later confirmed by the paper of ngrpo.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     return on_tokens(rollout, standardise(rollout.rewards).masked_fill(all_fail, -c))
@@ -202,7 +205,7 @@ def nthr_scores(rollout: Rollout) -> Tensor:
     """How much each token's gradient agrees with those of the correct responses: s (P, G, T).
 
     arXiv 2505.18830, Eq. 7. With e_y the one-hot vector of token y, k and k' positions like t,
-    and j any response:
+    and j any response of the same group:
 
         g_{i,k}  = e_{y_{i,k}} - pi(. | x, y_{i,<k})                        prediction error, (V,)
         s_{j,k'} = sum_{i correct} sum_k <g_{i,k}, g_{j,k'}> <h_{i,k}, h_{j,k'}>
@@ -220,7 +223,7 @@ def nthr_scores(rollout: Rollout) -> Tensor:
     h = torch.where(rollout.mask[..., None], rollout.hidden, 0.0)  # (P, G, T, D)
     g_correct = g * (rollout.rewards == 1)[..., None, None]
     M = g_correct.flatten(1, 2).transpose(1, 2) @ h.flatten(1, 2)  # (P, V, GT) @ (P, GT, D)
-    return ((g @ M[:, None]) * h).sum(-1).detach()  # (P, G, T, D) summed over D
+    return ((g @ M[:, None]) * h).sum(-1).detach()  # (P, G, T, D) summed over D; 0 on padding
 
 
 def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tensor:
@@ -236,17 +239,18 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
 
     tau is the mean influence of the correct responses on the least supported one among them: a
     token above it is as entangled with them as their own tokens are. A_j is as in grpo, p the share
-    of correct responses; eta is 0 at p = 1/2 (spared wholly), near 1 in lopsided groups (hardly
-    spared). "Same" is not the same character: s compares gradients. Only mixed groups select;
-    all-fail and all-pass groups are all 0. eta = 1 is grpo. beta = -inf selects all tokens of
-    incorrect responses. sbar_i counts i's influence on itself, for with one correct response there
-    is no other; the paper's text says "other correct responses".
+    of correct responses; eta, the paper's choice, is 0 at p = 1/2 (spared wholly), near 1 in
+    lopsided groups (hardly spared). "Entangled" does not mean the same characters: s compares
+    gradients. Only mixed groups select; all-fail and all-pass groups are all 0. eta = 1 is grpo.
+    beta = -inf selects all tokens of incorrect responses. sbar_i counts i's influence on itself,
+    for with one correct response there is no other; the paper's text says "other correct
+    responses".
     Reported: mitigates the displacement; +0.8 to +2.4 points on models of 0.5B to 3B parameters.
     """
     s, correct = nthr_scores(rollout), rollout.rewards == 1  # (P, G, T), (P, G)
     sbar = s.sum(-1) / rollout.mask.sum(-1).clamp(min=1)  # (P, G)
     lowest = sbar.masked_fill(~correct, math.inf).amin(1)[:, None, None]  # (P, 1, 1)
-    tau = beta * lowest if beta > -math.inf else beta  # -inf * a negative one: +inf
+    tau = beta * lowest if beta > -math.inf else beta  # -inf * a negative lowest is +inf
     selected = (s > tau) & (correct.any(1, keepdim=True) & ~correct)[..., None]
     p = correct.to(s.dtype).mean(1)[:, None, None]
     factor = 2 * (p - 0.5).abs() if eta is None else eta

@@ -9,10 +9,10 @@ Departures from the original, arXiv 2402.03300, and why:
 - The loss is the mean over all response tokens of a mini-batch, so that tokens of long responses
   count like others. The original averages each response first: `aggregate="response"`.
 - The KL term is off by default, as in DAPO, Dr. GRPO and today's trainers: the reward is exact, so
-  there is no reward model to run away from. `kl` > 0 brings it back.
+  there is no reward model whose errors could be exploited. `kl` > 0 brings it back.
 - The clip range may differ below and above; one variant uses that.
-- The reward is the verifier's 0 or 1: no reward model, no reward for the format.
-- A rollout serves one pass of several mini-batches; the first is exactly on-policy.
+- The reward is the verifier's 0 or 1 (Task.reward): no reward model, no reward for the format.
+- A rollout serves one pass of several mini-batches; for the first, pi_theta is still pi_old.
 - A gradient longer than MAX_GRAD_NORM is shortened to it.
 """
 
@@ -51,7 +51,7 @@ class Rollout:
 
 
 def encode(tokenizer: Tokenizer, texts: list[str], device) -> tuple[Tensor, Tensor]:
-    """N texts -> tokens (N, L), right-padded, and lengths (N,)."""
+    """N texts -> tokens (N, L), right-padded, and lengths (N,). One character is one token."""
     encodings = tokenizer.encode_batch(texts)
     lengths = torch.tensor([sum(e.attention_mask) for e in encodings], device=device)
     return torch.tensor([e.ids for e in encodings], device=device), lengths
@@ -80,10 +80,10 @@ def sample_rollout(
     tokens, mask, logprobs, probs, hidden = (x.unflatten(0, (P, G)) for x in sampled)
 
     ids = [row[:n] for row, n in zip(sampled[0].tolist(), sampled[1].sum(1).tolist())]
-    # Nothing is skipped, so that a sampled padding token stays visible.
+    # Nothing is skipped, so that a sampled padding token stays visible: it is a wrong character.
     texts = [y.removesuffix(EOS) for y in tokenizer.decode_batch(ids, skip_special_tokens=False)]
     rewards = [task.reward(problems[i // G], y) for i, y in enumerate(texts)]
-    rewards = torch.tensor(rewards, device=device).view(P, G) * (tokens == eos).any(-1)
+    rewards = torch.tensor(rewards, device=device).view(P, G) * (tokens == eos).any(-1)  # cut: 0
     texts = [texts[i : i + G] for i in range(0, P * G, G)]
     context = {"temperature": temperature or 1.0, "prompts": prompts, "lengths": lengths}
     context |= {"problems": problems, "texts": texts, "tokenizer": tokenizer}
@@ -91,7 +91,7 @@ def sample_rollout(
 
 
 def response_outputs(model: GPT, prompts, lengths, tokens: Tensor, sizes: Tensor) -> Tensor:
-    """What the model puts out behind each prompt and behind each token of its G responses.
+    """What the model puts out after each prompt and after each token of its G responses.
 
     prompts (P, Lp) right-padded, lengths (P,), tokens (P, G, T), of which sizes (P, G) are read ->
     (P, G, 1 + T, V). With gradient. A prompt is read once for its group.
@@ -104,7 +104,7 @@ def response_outputs(model: GPT, prompts, lengths, tokens: Tensor, sizes: Tensor
         own = cache.rows(part // G, y.size(1))
         h = torch.cat([own.h[:, None], model.hidden(y, own, prompts.size(1))], dim=1)
         outputs.append(F.pad(model.unembed(h), (0, 0, 0, T - y.size(1))))  # (b, 1 + T, V)
-    return torch.cat(outputs)[order.argsort()].unflatten(0, (P, G))
+    return torch.cat(outputs)[order.argsort()].unflatten(0, (P, G))  # in their order again
 
 
 def token_logprobs(model: GPT, prompts, lengths, tokens, mask, temperature=1.0) -> Tensor:
@@ -112,7 +112,7 @@ def token_logprobs(model: GPT, prompts, lengths, tokens, mask, temperature=1.0) 
 
     Teacher-forced, with gradient: what is put out before a token judges it. 0 outside the mask.
     """
-    # How much stands before the last token in question, (P, G).
+    # How many tokens stand before the last one in question, (P, G).
     sizes = (mask * torch.arange(mask.size(2), device=mask.device)).amax(-1)
     logits = response_outputs(model, prompts, lengths, tokens[..., :-1], sizes)  # (P, G, T, V)
     logp = F.log_softmax(logits / temperature, dim=-1).gather(-1, tokens[..., None])
@@ -182,8 +182,9 @@ def policy_loss(
         gain_{i,t}  = min(ratio A_{i,t}, clip(ratio, 1 - clip_low, 1 + clip_high) A_{i,t})
         loss        = - sum_{i,t} gain_{i,t} / sum_i |y_i|
 
-    PPO's min for both signs: a token with A > 0 is pushed up until its ratio is 1 + clip_high, one
-    with A < 0 down until 1 - clip_low; one that has moved the wrong way is pushed back.
+    The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
+    1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the wrong way is
+    pushed back.
 
     aggregate: "token" (above), "response" (mean over each response, then over responses: the
     original's) or "constant" (sum / (responses x max_length): Dr. GRPO's, arXiv 2503.20783).
@@ -236,9 +237,10 @@ def update(
     """One pass over the rollout. A mini-batch is made of whole groups and gives one optimiser step.
 
     kl > 0 adds kl * KL(pi_theta || pi_reference), k3 averaged over response tokens (arXiv
-    2402.03300, Eq. 4); reference is the model to stay near; loss_options go to policy_loss.
-    Returns the token-weighted means over the mini-batches of loss, clip_fraction, approx_kl (k3 of
-    pi_theta and pi_old) and grad_norm (before shortening), each from before the mini-batch's step.
+    2402.03300, Eq. 4; on samples of pi_old, as there); reference is the model to stay near;
+    loss_options go to policy_loss. Returns the token-weighted means over the mini-batches of loss,
+    clip_fraction, approx_kl (k3 of pi_theta and pi_old) and grad_norm (before shortening), each
+    from before the mini-batch's step.
     FloatingPointError, before the step, if the loss or the gradient is not finite.
     """
     clip_range = {k: v for k, v in loss_options.items() if k in ("clip_low", "clip_high")}

@@ -1,9 +1,10 @@
 """A small GPT, and sampling from it with a cache of keys and values.
 
 The usual transformer: embeddings, pre-norm blocks of causal attention and an MLP, a final norm, an
-unembedding. Padding is on the right only, and nothing looks to its right, so it needs no mask.
+unembedding. Rows are padded on the right, and no token looks at columns behind its own, so padding
+is never looked at.
 
-Responses are read, and sampled, behind prompts that are read once for a whole group: a Cache.
+Responses are read, and sampled, after prompts that are read once for a whole group: see Cache.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ class GPTConfig:
     layers: int = 3
     width: int = 64
     heads: int = 4
-    outputs: int | None = None  # numbers a position: None is the vocabulary's size, a critic has 1
+    outputs: int | None = None  # numbers per position: None is vocab_size, a critic has 1
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Cache:
     """What B rows of responses look back at, in columns: | prompt, padded to Lp | response |.
 
     Token t of every response stands in column Lp + t, and its position, which the model is told, is
-    prompt length + t. A token looks at positions up to its own; that of padding is out of reach.
+    prompt length + t. A token looks at positions up to its own; padding has 10**9.
     """
 
     layers: list[list[Tensor]]  # keys and values of each layer, (B, heads, columns, D / heads)
@@ -56,6 +57,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D))
 
     def forward(self, x: Tensor, mask: Tensor, layer=None, start=0) -> Tensor:
+        # layer: None (no cache), [] (a prompt will fill it), or its keys and values, C = start + L
         B, L, D = x.size()
         qkv = self.qkv(self.norm1(x)).view(B, L, 3, self.heads, D // self.heads).unbind(2)
         q, k, v = (part.transpose(1, 2) for part in qkv)  # (B, heads, L, d)
@@ -87,7 +89,8 @@ class GPT(nn.Module):
     def hidden(self, tokens: Tensor, cache: Cache | None = None, start: int = 0) -> Tensor:
         """tokens (B, L) -> what the unembedding multiplies, after the final norm (B, L, D).
 
-        With a cache the tokens stand in the columns from `start` on, and join it there.
+        With a cache the tokens stand in the columns from `start` on, and join it there: 0 for a
+        prompt, Lp or more for responses.
         """
         end = start + tokens.size(1)
         seen = cache.positions[:, :end] if start else torch.arange(end, device=tokens.device)[None]
@@ -102,9 +105,11 @@ class GPT(nn.Module):
     def read_prompts(self, prompts: Tensor, lengths: Tensor) -> Cache:
         """Reads prompts (P, Lp), right-padded, of lengths (P,): once for all rows of a group."""
         n, Lp = lengths[:, None], prompts.size(1)
-        c = torch.arange(Lp + self.config.block_size, device=n.device)  # enough columns
+        # Column c of a prompt has position c, its padding 10**9, column Lp + t of a response n + t.
+        c = torch.arange(Lp + self.config.block_size, device=n.device)
         positions = torch.where(c < n, c, c - Lp + n).masked_fill((c >= n) & (c < Lp), 10**9)
         cache = Cache([[] for _ in self.blocks], positions)
+        # What stands after each prompt's last token.
         cache.h = self.hidden(prompts, cache)[torch.arange(len(n), device=n.device), lengths - 1]
         return cache
 
@@ -113,13 +118,13 @@ class GPT(nn.Module):
 
 
 def draw(p: Tensor, rng: torch.Generator | None) -> Tensor:
-    """A random token a row (B, 1), by probabilities p (B, V); cheaper than torch.multinomial.
+    """A random token per row (B, 1), by probabilities p (B, V); cheaper than torch.multinomial.
 
     The first whose cumulative probability is at least u, uniform in (0, 1] (0 could draw a token
     of probability 0), times that of all tokens (which may be rounded to less than 1).
     """
     below, u = p.cumsum(1), 1 - torch.rand(len(p), 1, generator=rng, device=p.device)
-    return torch.searchsorted(below, u * below[:, -1:]).clamp(max=p.size(1) - 1)  # NaN: one more
+    return torch.searchsorted(below, u * below[:, -1:]).clamp(max=p.size(1) - 1)  # NaN gives V
 
 
 @torch.no_grad()
@@ -129,8 +134,8 @@ def generate(model: GPT, prompts, lengths, G: int, T: int, eos: int, temperature
     prompts (P, Lp) right-padded; lengths (P,); temperature 0 is greedy; rng a torch.Generator or
     None. Returns for B = P*G rows, prompt by prompt, the tokens (B, T), the mask (B, T), True on
     sampled tokens, and what sampling computed anyway: logprobs (B, T), probs (B, T, V) and hidden
-    (B, T, D), all of the distribution that was sampled from (greedy: of temperature 1). T shrinks
-    to the longest response; what is outside the mask is 0.
+    (B, T, D), the first two of the distribution that was sampled from (greedy: of temperature 1). T
+    shrinks to the longest response; what is outside the mask is 0.
     """
     (P, Lp), (V, D) = prompts.size(), model.embed_token.weight.size()
     rows = torch.arange(P * G, device=prompts.device)  # those in the batch
@@ -145,7 +150,7 @@ def generate(model: GPT, prompts, lengths, G: int, T: int, eos: int, temperature
         live &= token[:, 0] != eos
         if t == T - 1 or not live.any():
             break
-        # Rows that have ended leave the batch, but not one by one: it copies the whole cache.
+        # Rows that have ended leave the batch, but not one by one: that copies the whole cache.
         if 2 * live.sum() < len(live):
             keep = live.nonzero()[:, 0]
             rows, live, token, cache = rows[keep], live[keep], token[keep], cache.rows(keep)

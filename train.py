@@ -28,8 +28,8 @@ from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
 TRAIN_SIZE, EVAL_SIZE, DATA_SEED = 4480, 700, 0
 EVALUATE_EVERY, LR_RISE = 20, 10  # steps; the learning rate rises for 10, then falls towards 0
 WARMUP_STEPS = {"sum": 1000, "add": 600, "mul": 500}  # of supervised learning
-# The rate does not fall: the base model stays unsettled. A level comes 0.85 times as often as the
-# one below it.
+# The rate does not fall: the base model stays unsettled, which leaves more to be gained afterwards.
+# A level comes 0.85 times as often as the one below it.
 WARMUP_BATCH, WARMUP_LR, WARMUP_EASE = 64, 2e-3, 0.85
 COLUMNS = """step reward all_fail all_pass loss grad_norm clip_fraction approx_kl entropy length
     coherence seconds accuracy likelihood_change mean_abs_advantage mean_abs_bias prompts_left"""
@@ -113,6 +113,7 @@ def warm_up(model: GPT, tokenizer, task: Task, device: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=WARMUP_LR, weight_decay=0.0)
     for _ in tqdm(range(WARMUP_STEPS[task.name]), desc="supervised warm-up of the base model"):
         levels = rng.choice(task.levels, WARMUP_BATCH, p=share / share.sum())
+        # Of each level drawn, a problem p, unless it is held out.
         problems = [p for n in levels if not held_out((p := task.problem(rng, n)).prompt)]
         rows, ends = encode(tokenizer, [p.prompt + p.solution + EOS for p in problems], device)
         starts = torch.tensor([len(p.prompt) for p in problems], device=device)
@@ -155,7 +156,7 @@ def train(args, model: GPT, tokenizer, held: list[Problem], file, rows: list[dic
     task, variant, rollout, advantages = TASKS[args.task], args.variant, None, None
     problems, culled = make_problems(task, TRAIN_SIZE, held=False), set()
     rng = torch.Generator(args.device).manual_seed(args.seed)
-    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)  # lr: set at each step
     options = {"kl": args.kl, "max_length": len(task.longest.solution) + 1, **LOSS.get(variant, {})}
     options["reference"] = copy.deepcopy(model).requires_grad_(False) if args.kl else None
     if variant == "critic":
@@ -172,6 +173,7 @@ def train(args, model: GPT, tokenizer, held: list[Problem], file, rows: list[dic
         if variant == "likelihood":
             rollout.answer_likelihood = answer_likelihood(model, rollout)
         if variant == "culling":
+            # In place: batches() holds the same set.
             culled |= {p.prompt for p, done in zip(batch, solved(rollout)) if done}
             row["prompts_left"] = len(problems) - len(culled)
         if variant == "critic":
