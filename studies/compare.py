@@ -501,7 +501,7 @@ def draw_details(plt, runs: dict, whole: dict, total: int, path: Path) -> None:
         if axis.lines:
             axis.legend(fontsize=9)
     figure.tight_layout()
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=80)
     plt.close(figure)
 
 
@@ -595,4 +595,6 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    import matplotlib  # noqa: F401  (if it is missing, say so now, not after all the work)
+
     sys.exit(main(sys.argv[1:]))

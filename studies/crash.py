@@ -7,7 +7,7 @@ folder, it is killed by SIGKILL: at `times` random moments, one in each equal pa
 the warm-up to the last file), and just before each opening, renaming and removal of a file. Every
 file must then be whole or absent; metrics.csv may end early, in whole rows; summary.json stands
 only beside all the rest. The same command, run again to its end, must give the metrics of the
-undisturbed run, `seconds` apart, and leave no .part file. A line a kill; exit status 1 if any fails.
+undisturbed run, `seconds` apart, and leave no .part file. A line a kill; exit 1 if any fails.
 
 The warm-up has 60 steps, not 1000, and the evaluation 70 problems; all else is the command line's.
 """

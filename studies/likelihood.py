@@ -424,4 +424,6 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    import matplotlib  # noqa: F401  (if it is missing, say so now, not after all the work)
+
     sys.exit(main(sys.argv[1:]))

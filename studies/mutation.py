@@ -69,15 +69,16 @@ def prepared(name: str, text: str) -> str:
 def changed_lines(out: Path, mutant: str) -> str:
     """What a mutant, e.g. grpo.x_update__mutmut_1, changes: the lines before and after."""
     module, name = mutant.split(".")
+    original = re.sub(r"\d+$", "orig", name)
     source = (out / "mutants" / f"{module}.py").read_text()
-    functions = {
-        node.name: source.splitlines()[node.lineno - 1 : node.end_lineno]
+    before, after = (
+        ast.get_source_segment(source, node).replace(node.name, "")
+        for which in (original, name)
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef)
-    }
-    original = functions[re.sub(r"\d+$", "orig", name)]
-    lines = difflib.unified_diff(original, functions[name], n=0, lineterm="")
-    return "\n".join(x for x in lines if not re.match(r"---|\+\+\+|@@|.\s*def ", x))
+        if isinstance(node, ast.FunctionDef) and node.name == which
+    )
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+    return "\n".join(line for line in lines if not re.match(r"---|\+\+\+|@@", line))
 
 
 def main() -> int:
@@ -101,8 +102,9 @@ def main() -> int:
         lines = mutmut("results", "--all", "true", stdout=subprocess.PIPE).splitlines()
         return dict(line.strip().split(": ") for line in lines)
 
-    again = [name for name, status in results().items() if status == "survived"]
-    mutmut("run", "--max-children", "1", *(again if args.again else []))
+    before = results() if args.again else {}
+    again = [name for name, status in before.items() if status == "survived"]
+    mutmut("run", "--max-children", "1", *again)
     outcome = results()
     counts = Counter((name.split("__mutmut_")[0], status) for name, status in outcome.items())
     statuses = sorted(set(outcome.values()))
