@@ -341,10 +341,11 @@ def test_equal_rewards_give_exactly_zero(name):
     """
     for r in (0.0, 0.1, 0.7, 1.0):
         for G in (1, 3):
-            rollout = change(random_rollout(0, [[r] * G]), ["token_bias"], torch.zeros_like)
+            rewards = [[r] * G, [0.0] + [1.0] * (G - 1)]  # the second group is not in question
+            rollout = change(random_rollout(0, rewards), ["token_bias"], torch.zeros_like)
             departs = name == "negative" and r == 0 or name == "ngrpo" and r < 1
             departs |= name == "likelihood" and r == 0 and G > 1
-            assert bool((VARIANTS[name](rollout) != 0).any()) == departs
+            assert bool((VARIANTS[name](rollout)[0] != 0).any()) == departs
 
 
 @pytest.mark.parametrize(
@@ -602,19 +603,22 @@ def read_alone(model, problem, tokens):
     return hidden, model.unembed(hidden)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
 def test_sampling_equals_the_teacher_forced_pass(temperature):
-    """Guards against a cache or position off by one, another temperature, and rows that a longer
-    prompt or other neighbours change."""
+    """Guards against a cache or position off by one, another temperature (a greedy response keeps
+    the probabilities of temperature 1), and rows that a longer prompt or other neighbours change.
+    """
     model = tiny_gpt()
     rollout = sample(model, temperature=temperature)
     for g, i, problem, tokens in responses_of(rollout):
         h, logits = read_alone(model, problem, tokens)
-        logp, n = (logits / temperature).log_softmax(-1), len(tokens)
+        logp, n = (logits / (temperature or 1.0)).log_softmax(-1), len(tokens)
         close(rollout.hidden[g, i, :n], h, 1e-4)
         close(rollout.probs[g, i, :n], logp.exp(), 1e-4)
         close(rollout.logprobs[g, i, :n], logp[range(n), tokens], 1e-4)
-    assert len(rollout.mask.sum(-1).unique()) > 2, "the responses should differ in length"
+    assert not temperature or len(rollout.mask.sum(-1).unique()) > 2, (
+        "the responses should differ in length"
+    )
     close(response_logprobs(model, rollout), rollout.logprobs, 1e-4)
     many = sample(model, (3, 2, 5), G=60, temperature=temperature)  # for several forward passes
     close(response_logprobs(model, many), many.logprobs, 1e-4)
@@ -628,7 +632,8 @@ def test_tokens_are_drawn_from_the_recorded_distribution():
 
 
 def test_mask_ends_with_the_end_of_sequence():
-    """Guards against an end token outside the mask, and against tokens after it inside."""
+    """Guards against an end token outside the mask, tokens after it inside, and padding that is
+    not 0."""
     rollout, ended = sample(tiny_gpt(), levels=(2, 5, 8), G=8), 0
     for g, i, _, tokens in responses_of(rollout):
         n = len(tokens)
@@ -637,6 +642,8 @@ def test_mask_ends_with_the_end_of_sequence():
         assert tokens[-1] == EOS or n == len(SUM.longest.solution) + 1
         ended += tokens[-1] == EOS
     assert 3 < ended < 24
+    for x in (rollout.tokens, rollout.logprobs, rollout.probs, rollout.hidden):
+        assert (x[~rollout.mask] == 0).all()
     assert rollout.tokens.dtype == torch.int64 and rollout.mask.dtype == torch.bool
     assert rollout.rewards.dtype == rollout.logprobs.dtype == torch.float32
 
