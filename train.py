@@ -226,7 +226,7 @@ def run(args, model: GPT, tokenizer, settings: dict, base: Path, folder: Path, r
     """One run, from the base model to its files; adds each step's metrics to rows."""
     task, started = TASKS[args.task], time.perf_counter()
     print(f"{args.variant}: {args.steps} steps of {args.prompts} x {args.group_size} responses.")
-    print("About 2 minutes by default, on two cores, and 40 seconds more for a new base model.")
+    print("2 to 3 minutes by default, on two cores, and 40 seconds more for a new base model.")
     if not base.exists():
         warm_up(model, tokenizer, task, args.device)
         save(base, lambda part: torch.save((settings, model.state_dict()), part))
