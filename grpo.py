@@ -96,12 +96,12 @@ def response_outputs(model: GPT, prompts, lengths, tokens: Tensor, sizes: Tensor
     prompts (P, Lp) right-padded, lengths (P,), tokens (P, G, T), of which sizes (P, G) are read ->
     (P, G, 1 + T, V). With gradient. A prompt is read once for its group.
     """
-    (P, G, T), cache = tokens.size(), model.read_prompts(prompts, lengths)
+    (P, G, T), cache = tokens.size(), model.read_prompts(prompts, lengths, tokens.size(2))
     tokens, sizes, outputs = tokens.flatten(0, 1), sizes.flatten(), []
     order = sizes.argsort()  # rows of like size together, so that little padding is read
     for part in order.split(CHUNK):
         y = tokens[part, : sizes[part].max()]  # (b, t)
-        own = cache.rows(part // G, y.size(1))
+        own = cache.rows(part // G, prompts.size(1) + y.size(1))
         h = torch.cat([own.h[:, None], model.hidden(y, own, prompts.size(1))], dim=1)
         outputs.append(F.pad(model.unembed(h), (0, 0, 0, T - y.size(1))))  # (b, 1 + T, V)
     return torch.cat(outputs)[order.argsort()].unflatten(0, (P, G))  # in their order again

@@ -30,17 +30,18 @@ class Cache:
     """What B rows of responses look back at, in columns: | prompt, padded to Lp | response |.
 
     Token t of every response stands in column Lp + t, and its position, which the model is told, is
-    prompt length + t. A token looks at positions up to its own; padding has 10**9.
+    prompt length + t. A token looks at positions up to its own, so not at columns that wait for
+    later tokens; padding has 10**9.
     """
 
     layers: list[list[Tensor]]  # keys and values of each layer, (B, heads, columns, D / heads)
-    positions: Tensor  # (B, at least as many columns)
+    positions: Tensor  # (B, columns)
     h: Tensor | None = None  # (B, D), the hidden vectors behind the prompts
 
-    def rows(self, i: Tensor, room: int = 0) -> "Cache":
-        """Rows number i (n,), some perhaps several times, with room for more columns."""
-        layers = [[F.pad(x.index_select(0, i), (0, 0, 0, room)) for x in kv] for kv in self.layers]
-        return Cache(layers, self.positions[i], self.h[i])
+    def rows(self, i: Tensor, end: int | None = None) -> "Cache":
+        """Rows number i (n,), some perhaps several times, with the columns up to `end`."""
+        layers = [[x[:, :, :end].index_select(0, i) for x in kv] for kv in self.layers]
+        return Cache(layers, self.positions[i, :end], self.h[i])
 
 
 class Block(nn.Module):
@@ -57,13 +58,13 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D))
 
     def forward(self, x: Tensor, mask: Tensor, layer=None, start=0) -> Tensor:
-        # layer: None (no cache), [] (a prompt will fill it), or its keys and values, C = start + L
+        # layer: None (no cache), [] (a prompt will fill it), or its keys and values in C columns
         B, L, D = x.size()
         qkv = self.qkv(self.norm1(x)).view(B, L, 3, self.heads, D // self.heads).unbind(2)
         q, k, v = (part.transpose(1, 2) for part in qkv)  # (B, heads, L, d)
         if layer:  # behind a prompt: these columns join the cache, and look at all that it holds
             layer[0][:, :, start : start + L], layer[1][:, :, start : start + L] = k, v
-            k, v = (part[:, :, : start + L] for part in layer)  # (B, heads, C, d)
+            k, v = layer  # (B, heads, C, d)
         elif layer is not None:  # a prompt, to be kept
             layer += [k, v]
         scores = (q / q.size(-1) ** 0.5) @ k.transpose(2, 3) + mask  # (B, heads, L, C)
@@ -93,8 +94,8 @@ class GPT(nn.Module):
         prompt, Lp or more for responses.
         """
         end = start + tokens.size(1)
-        seen = cache.positions[:, :end] if start else torch.arange(end, device=tokens.device)[None]
-        positions = seen[:, start:]  # (B, L) of (B, C), or (1, L) of (1, L)
+        seen = cache.positions if start else torch.arange(end, device=tokens.device)[None]
+        positions = seen[:, start:end]  # (B, L) of (B, C), or (1, L) of (1, L)
         # (B or 1, 1, L, C): a token sees columns up to its own position
         mask = torch.where(seen[:, None, None] > positions[:, None, :, None], -torch.inf, 0.0)
         x = self.embed_token(tokens) + self.embed_position(positions)
@@ -102,15 +103,19 @@ class GPT(nn.Module):
             x = block(x, mask, cache and cache.layers[i], start)
         return self.norm(x)
 
-    def read_prompts(self, prompts: Tensor, lengths: Tensor) -> Cache:
-        """Reads prompts (P, Lp), right-padded, of lengths (P,): once for all rows of a group."""
+    def read_prompts(self, prompts: Tensor, lengths: Tensor, room: int) -> Cache:
+        """Reads prompts (P, Lp), right-padded, of lengths (P,): once for all rows of a group.
+
+        `room` is the number of columns that wait for response tokens.
+        """
         n, Lp = lengths[:, None], prompts.size(1)
         # Column c of a prompt has position c, its padding 10**9, column Lp + t of a response n + t.
-        c = torch.arange(Lp + self.config.block_size, device=n.device)
+        c = torch.arange(Lp + room, device=n.device)
         positions = torch.where(c < n, c, c - Lp + n).masked_fill((c >= n) & (c < Lp), 10**9)
         cache = Cache([[] for _ in self.blocks], positions)
         # What stands after each prompt's last token.
         cache.h = self.hidden(prompts, cache)[torch.arange(len(n), device=n.device), lengths - 1]
+        cache.layers = [[F.pad(x, (0, 0, 0, room)) for x in kv] for kv in cache.layers]
         return cache
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -140,7 +145,7 @@ def generate(model: GPT, prompts, lengths, G: int, T: int, eos: int, temperature
     (P, Lp), (V, D) = prompts.size(), model.embed_token.weight.size()
     rows = torch.arange(P * G, device=prompts.device)  # those in the batch
     live = torch.ones_like(rows, dtype=torch.bool)  # which of them go on
-    cache = model.read_prompts(prompts, lengths).rows(rows // G, T)
+    cache = model.read_prompts(prompts, lengths, T).rows(rows // G)
     h, tokens = cache.h, prompts.new_zeros(P * G, T)
     probs, hidden = h.new_zeros(P * G, T, V), h.new_zeros(P * G, T, D)
     for t in range(T):
