@@ -345,16 +345,23 @@ def multiply_add_rate(device: str, repeats: int = 30) -> float:
 
 
 def measure_share(ours: Ours, pairs: int, device: str) -> list[dict]:
-    """Seconds that a grpo step's multiply-adds alone would take, and their share of its seconds."""
-    rate, parts = multiply_add_rate(device), {"sampling": [], "update": [], "a grpo step": []}
+    """Seconds that a grpo step's multiply-adds alone would take, and their share of its seconds.
+
+    A prompt counts once for its group, as it is read here; and, last, once for each response, as
+    trainers read it that do not share it.
+    """
+    settings = ("sampling", "update", "a grpo step", "a grpo step, a prompt a response")
+    rate, parts = multiply_add_rate(device), {setting: [] for setting in settings}
+    size = (LAYERS, WIDTH, TOKENIZER.get_vocab_size())
     for problems in tqdm(make_batches(WARM + pairs), desc="share of the arithmetic limit"):
         sampling, whole, rollout = step(ours, problems)
         lengths = rollout.lengths.tolist(), rollout.mask.sum(-1).tolist()
-        limits = step_multiply_adds(*lengths, LAYERS, WIDTH, TOKENIZER.get_vocab_size())
-        limits = [limits[0] / rate, limits[1] / rate, sum(limits) / rate]
-        measured = (sampling, whole - sampling, whole)
-        for part, pair in zip(parts.values(), zip(limits, measured)):
-            part.append(pair)
+        each = [n for n in lengths[0] for _ in range(GROUP)], [[n] for g in lengths[1] for n in g]
+        limits = step_multiply_adds(*lengths, *size)
+        limits = (*limits, sum(limits), sum(step_multiply_adds(*each, *size)))
+        measured = (sampling, whole - sampling, whole, whole)
+        for part, limit, seconds in zip(parts.values(), limits, measured, strict=True):
+            part.append((limit / rate, seconds))
     rows = [row("measured", "matrix products", [2e-9 * rate], "GFLOP/s")]
     for setting, values in parts.items():
         limit, seconds = (list(column) for column in zip(*values[WARM:]))
