@@ -448,7 +448,7 @@ def draw_curves(plt, runs: dict, whole: dict, path: Path) -> None:
     """Accuracy over steps: each variant in a panel of its own, in front of grpo."""
     arms = [arm for arm in whole if BASELINE[arm] == "grpo" and arm != "grpo"]
     size = {"sharex": True, "sharey": True, "squeeze": False, "figsize": (12, 5.4)}
-    figure, axes = plt.subplots(2, 5, **size)
+    figure, axes = plt.subplots(2, max(5, -(-len(arms) // 2)), **size)
     for axis, arm in zip(axes.flat, arms):
         for name, colour in (("grpo", GREY), (arm, BLUE)):
             plot(axis, [learning_curve(runs[name, s]) for s in whole[name]], name, colour)
