@@ -306,12 +306,12 @@ def markdown(lines: list[list[str]]) -> str:
 
 def mean_and_interval(values: np.ndarray) -> str:
     low, high = bootstrap(values)
-    return f"{values.mean():+.4f} ({low:+.4f} to {high:+.4f})"
+    return f"{values.mean():+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 def share_and_interval(true: np.ndarray) -> str:
     low, high = wilson(int(true.sum()), len(true))
-    return f"{true.mean():.1%} ({low:.1%} to {high:.1%})"
+    return f"{100 * true.mean():.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
 
 def arm_table(data: dict[str, np.ndarray]) -> str:
