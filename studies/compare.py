@@ -382,6 +382,11 @@ def difference(rows: dict, whole: dict, arm: str, name: str) -> tuple[float, flo
     return *interval[1:], text
 
 
+def named(arm: str) -> str:
+    """The arm's name in a table of differences, with its baseline if that is not grpo."""
+    return f"`{arm}`" if BASELINE[arm] == "grpo" else f"`{arm}` (from `{BASELINE[arm]}`)"
+
+
 def difference_table(rows: dict, whole: dict) -> str:
     """A line a variant: paired differences from its baseline; of shares in points."""
     names = [name for name, (*_, tables) in MEASURES.items() if "2" in tables]
@@ -389,8 +394,7 @@ def difference_table(rows: dict, whole: dict) -> str:
     lines = [["variant", *heads]]
     for arm in whole:
         if arm != BASELINE[arm]:
-            name = f"`{arm}`" if BASELINE[arm] == "grpo" else f"`{arm}` (from `{BASELINE[arm]}`)"
-            lines.append([name, *(difference(rows, whole, arm, n)[2] for n in names)])
+            lines.append([named(arm), *(difference(rows, whole, arm, n)[2] for n in names)])
     return markdown(lines)
 
 
@@ -410,8 +414,9 @@ def experiment_table(rows: dict, whole: dict) -> str:
             A = np.mean(values(rows, whole, "grpo", "mean_abs_advantage"))
             measured.append(f"mean abs b {b:.3g} at the end, mean abs A of grpo {A:.3g}")
         low, high, _ = difference(rows, whole, arm, "final_accuracy")
-        line = [f"`{arm}`", hypothesis, reported, "; ".join(measured), agrees(word, low, high)]
-        lines.append(line)
+        lines.append(
+            [named(arm), hypothesis, reported, "; ".join(measured), agrees(word, low, high)]
+        )
     return markdown(lines)
 
 

@@ -347,7 +347,7 @@ def gwhes_table(data: dict[str, np.ndarray]) -> str:
     for name in OPTIMIZERS:
         for K in (round(0.2 * n), round(0.3 * n)):
             both = overlap(data["gwhes"], data[f"{name} grpo"], K)
-            cells = [f"{both} of {K} = {both / K:.0%}", f"{K / n:.0%}"]
+            cells = [f"{both} of {K} = {100 * both / K:.0f} %", f"{100 * K / n:.0f} %"]
             lines.append([name, str(K), *cells, f"p = {chance_of_overlap(both, K, n):.2g}"])
     return markdown(lines)
 
