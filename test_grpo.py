@@ -2063,6 +2063,10 @@ def test_what_is_measured_of_a_run():
     assert row["all_fail_change"] == pytest.approx(20 / 30)
     assert row["entropy"] == 25.5 and row["lowest_accuracy"] == 0.3
     assert row["grad_norm_mean"] == 0.5 and row["grad_norm_variance"] == pytest.approx(5 / 19)
+    assert row["grad_norm_spread"] == pytest.approx(math.sqrt(5 / 19) / 0.5)
+    assert (row["easiest_accuracy"], row["second_accuracy"]) == pytest.approx((0.2, 0.3))
+    assert row["other_accuracy"] == pytest.approx(0.55)  # levels 3 to 8
+    assert (row["all_fail_mean"], row["entropy_mean"]) == pytest.approx((15.5 / 30, 15.5))
     assert row["responses"] == 8 * 15 * 100  # 15 epochs of 64 and 36 prompts
 
 

@@ -13,7 +13,8 @@ fails is reported on standard error. --summarise makes the tables of what is the
 Measured for each run: final accuracy on held-out problems, greedy and at temperature 1, overall
 (levels weighted alike) and on the hardest third of the levels (sum: 7 and 8 terms); all-fail share
 in the first and the last 10 steps; entropy and coherence in the last 10; mean and variance over
-steps of the gradient norm, without the first 10 steps; seconds, with the other jobs beside it.
+steps of the gradient norm, without the first 10 steps; seconds, with the other jobs beside it. For
+a closer look also the two easiest levels, means over all steps, and the likelihood change.
 Differences from grpo (from grpo-1 for compensation-1) are paired by seed, with 95 % t intervals.
 
 Written: compare.csv in --out, a row a run; docs/compare-curves.png and docs/compare-details.png
@@ -61,21 +62,28 @@ T_QUANTILES = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2
 T_QUANTILES += [2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064]
 T_QUANTILES += [2.060, 2.056, 2.052, 2.048, 2.045, 2.042]
 
-# column of compare.csv: (what it is called, its unit in a table, decimals, in tables 1 and 2?)
+# column of compare.csv: (what it is called, its unit in a table, decimals, in which tables: 1 of
+# means, 2 of differences, 3 of differences that need a closer look)
 MEASURES = {
     "final_accuracy": ("greedy", "%", 1, "12"),
     "final_sampled": ("sampled", "%", 1, "12"),
     "hard_accuracy": ("hardest third, greedy", "%", 1, "12"),
     "hard_sampled": ("hardest third, sampled", "%", 1, "12"),
+    "easiest_accuracy": ("easiest level, greedy", "%", 1, "3"),
+    "second_accuracy": ("second easiest, greedy", "%", 1, "3"),
+    "other_accuracy": ("all but the easiest, greedy", "%", 1, "3"),
     "lowest_accuracy": ("lowest greedy on the way", "%", 1, ""),
     "all_fail_first": (f"all-fail, first {WINDOW} steps", "%", 1, "1"),
     "all_fail_last": (f"all-fail, last {WINDOW}", "%", 1, "1"),
     "all_fail_change": ("change of all-fail", "%", 1, "12"),
+    "all_fail_mean": ("all-fail, all steps", "%", 1, "3"),
     "entropy": ("entropy", "nats", 3, "12"),
+    "entropy_mean": ("entropy, all steps", "nats", 3, "3"),
     "coherence": ("coherence", "%", 1, "12"),
     "grad_norm_mean": ("gradient norm", "", 3, "1"),
     "grad_norm_variance": ("variance of gradient norm", "", 4, "12"),
-    "likelihood_change": ("likelihood change", "nats", 3, ""),
+    "grad_norm_spread": ("deviation of gradient norm / its mean", "", 3, "3"),
+    "likelihood_change": ("likelihood change", "nats", 3, "3"),
     "mean_abs_advantage": ("mean abs advantage", "", 3, ""),
     "mean_abs_bias": ("mean abs bias", "", 3, ""),
     "responses": ("responses", "thousand", 1, ""),
@@ -321,15 +329,21 @@ def measure(run: Run, total: int) -> dict[str, float]:
     norms, changes = m["grad_norm"][WINDOW:], m["likelihood_change"]
     changes = changes[~np.isnan(changes)]
     row = {name: run.summary[name] for name in ("final_accuracy", "final_sampled", "steps")}
-    row["hard_accuracy"] = np.mean([run.summary["final_accuracy_by_level"][k] for k in hard])
+    by_level = run.summary["final_accuracy_by_level"]
+    easiest, second, *_ = by_level.values()
+    row |= {"easiest_accuracy": easiest, "second_accuracy": second}
+    row["other_accuracy"] = np.mean(list(by_level.values())[1:])
+    row["hard_accuracy"] = np.mean([by_level[k] for k in hard])
     row["hard_sampled"] = np.mean([run.sampled[k] for k in hard])
     row["lowest_accuracy"] = np.nanmin(m["accuracy"])
     row |= {"all_fail_first": first["all_fail"], "all_fail_last": last["all_fail"]}
     row["all_fail_change"] = last["all_fail"] - first["all_fail"]
+    row |= {f"{name}_mean": m[name].mean() for name in ("all_fail", "entropy")}
     for name in ("entropy", "coherence", "mean_abs_advantage", "mean_abs_bias"):
         row[name] = last[name]
     row["grad_norm_mean"] = norms.mean() if len(norms) else math.nan
     row["grad_norm_variance"] = norms.var(ddof=1) if len(norms) > 1 else math.nan
+    row["grad_norm_spread"] = math.sqrt(row["grad_norm_variance"]) / row["grad_norm_mean"]
     row["likelihood_change"] = changes.mean() if len(changes) else math.nan
     row["responses"] = responses(run, total)[-1]
     row |= {name: run.summary[name] for name in ("seconds", "seconds_per_step")}
@@ -387,9 +401,9 @@ def named(arm: str) -> str:
     return f"`{arm}`" if BASELINE[arm] == "grpo" else f"`{arm}` (from `{BASELINE[arm]}`)"
 
 
-def difference_table(rows: dict, whole: dict) -> str:
+def difference_table(rows: dict, whole: dict, table: str = "2") -> str:
     """A line a variant: paired differences from its baseline; of shares in points."""
-    names = [name for name, (*_, tables) in MEASURES.items() if "2" in tables]
+    names = [name for name, (*_, tables) in MEASURES.items() if table in tables]
     heads = [", ".join(filter(None, MEASURES[n][:2])).replace("%", "points") for n in names]
     lines = [["variant", *heads]]
     for arm in whole:
@@ -514,7 +528,7 @@ def draw_details(plt, runs: dict, whole: dict, total: int, path: Path) -> None:
 
 
 def report(rows: dict, whole: dict, steps: int) -> str:
-    """The three tables, with what they need to be read."""
+    """The four tables, with what they need to be read."""
     parts = []
     for baseline in dict.fromkeys(BASELINE[arm] for arm in whole):
         family = ", ".join(f"`{arm}`" for arm in whole if BASELINE[arm] == baseline)
@@ -532,7 +546,8 @@ def report(rows: dict, whole: dict, steps: int) -> str:
         "Greedy accuracy decides: if the interval of its difference is above 0 it says better,\n"
         f"below 0 worse, within {MARGIN:g} point of 0 no change, else nothing."
     )
-    return "\n\n".join([*parts, experiment_table(rows, whole)])
+    parts += [experiment_table(rows, whole), "A closer look, differences as above."]
+    return "\n\n".join([*parts, difference_table(rows, whole, "3")])
 
 
 def summarise(args, arms: list[str]) -> int:
