@@ -22,8 +22,6 @@ Nothing here changes its input, and no gradient flows through an advantage. Padd
 anything, so it is selected away, not multiplied by 0 (0 * NaN is NaN).
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -137,7 +135,7 @@ def compensation(rollout: Rollout) -> Tensor:
     Reported: early divergence; it acts like an importance weight that favours improbable tokens.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
-    logp = rollout.logprobs.masked_fill(~rollout.mask, -math.inf)
+    logp = rollout.logprobs.masked_fill(~rollout.mask, -torch.inf)
     peak = logp.amax(-1, keepdim=True)  # log pi_max; a difference of logarithms cannot overflow
     return on_tokens(rollout, torch.where(A > 0, A * (2 - (logp - peak).exp()), A))
 
@@ -249,8 +247,8 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
     """
     s, correct = nthr_scores(rollout), rollout.rewards == 1  # (P, G, T), (P, G)
     sbar = s.sum(-1) / rollout.mask.sum(-1).clamp(min=1)  # (P, G)
-    lowest = sbar.masked_fill(~correct, math.inf).amin(1)[:, None, None]  # (P, 1, 1)
-    tau = beta * lowest if beta > -math.inf else beta  # -inf * a negative lowest is +inf
+    lowest = sbar.masked_fill(~correct, torch.inf).amin(1)[:, None, None]  # (P, 1, 1)
+    tau = beta * lowest if beta > -torch.inf else beta  # -inf * a negative lowest is +inf
     selected = (s > tau) & (correct.any(1, keepdim=True) & ~correct)[..., None]
     p = correct.to(s.dtype).mean(1)[:, None, None]
     factor = 2 * (p - 0.5).abs() if eta is None else eta

@@ -5,6 +5,31 @@
 Shapes: P prompts (a batch is counted in prompts), G responses each (a group), B = P*G rows,
 T response tokens at most, L columns of a row, V vocabulary, D width.
 
+Where the loss comes from. The policy pi_theta is the model being trained, theta its weights. pi_old
+is the same model at the moment when it sampled the responses. For a prompt x we want the expected
+reward to grow, which is a sum over all responses y:
+
+    J(theta) = sum_y pi_theta(y | x) r(y)
+
+The gradient of pi is pi times the gradient of ln pi (the log-derivative trick). So
+
+    grad J = sum_y pi_theta(y | x) r(y) grad ln pi_theta(y | x) = E[ r(y) grad ln pi_theta(y | x) ]
+
+and a mean over samples of pi_theta estimates it. A baseline b may be subtracted from r(y) if it
+does not depend on y: E[b grad ln pi_theta] = b grad sum_y pi_theta(y | x) = b grad 1 = 0. The
+expected gradient stays, its variance falls. GRPO's baseline is the mean reward mu of the group. It contains
+r_i itself, so r_i - mu is (G-1)/G times the advantage over the other responses, which only scales
+the gradient. Dividing by sigma as well changes the objective: it gives the prompts weights.
+
+After the first optimiser step the samples are still those of pi_old, but the policy has moved. The
+ratio pi_theta / pi_old of a token corrects for that. The gradient of ratio * A is
+ratio * A * grad ln pi_theta; where the ratio is 1, that is the estimate above. (One ratio for each
+token, not one for the whole response, is an approximation; it holds while the two are close.)
+
+The clip ends the push on a token whose ratio has left the range 1 - clip_low to 1 + clip_high.
+Without it nothing does: a token with A < 0 can be made less likely without end, from samples that
+say less and less about what pi_theta would do.
+
 Departures from the original, arXiv 2402.03300, and why:
 - The loss is the mean over all response tokens of a mini-batch, so that tokens of long responses
   count like others. The original averages each response first: `aggregate="response"`.
@@ -13,21 +38,16 @@ Departures from the original, arXiv 2402.03300, and why:
 - The clip range may differ below and above; one variant uses that.
 - The reward is the verifier's 0 or 1 (Task.reward): no reward model, no reward for the format.
 - A rollout serves one pass of several mini-batches; for the first, pi_theta is still pi_old.
-- A gradient longer than MAX_GRAD_NORM is shortened to it.
+- A gradient with a norm above 1 is scaled down to norm 1.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
-import torch.nn.functional as F
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from model import GPT, generate
 from tasks import EOS, MARKER, Problem, Task
-
-CHUNK, MAX_GRAD_NORM = 64, 1.0  # rows in a forward pass of the update
-MAX_LOG_RATIO = 20.0  # a ratio of 5e8; far past it exp() overflows, and 0 * inf is a NaN gradient
 
 
 @dataclass
@@ -43,23 +63,20 @@ class Rollout:
     answer_likelihood: Tensor | None = None  # (P, G), for the variant `likelihood`
     token_bias: Tensor | None = None  # (P, G, T), for the variant `critic`
     temperature: float = 1.0
-    prompts: Tensor | None = None  # (P, Lp) int64, right-padded
-    lengths: Tensor | None = None  # (P,), of the prompts
+    prompts: Tensor | None = None  # (P, Lp) int64
     problems: list[Problem] = field(default_factory=list)  # P of them
-    texts: list[list[str]] = field(default_factory=list)  # P x G responses, end-of-sequence apart
-    tokenizer: Tokenizer | None = None
+    texts: list[list[str]] = field(default_factory=list)  # P x G responses, without EOS
+    tokenizer: object = None  # a tokenizers.Tokenizer
 
 
-def encode(tokenizer: Tokenizer, texts: list[str], device) -> tuple[Tensor, Tensor]:
-    """N texts -> tokens (N, L), right-padded, and lengths (N,). One character is one token."""
-    encodings = tokenizer.encode_batch(texts)
-    lengths = torch.tensor([sum(e.attention_mask) for e in encodings], device=device)
-    return torch.tensor([e.ids for e in encodings], device=device), lengths
+def encode(tokenizer, texts: list[str], device) -> Tensor:
+    """N texts -> tokens (N, L), padded on the right. One character is one token."""
+    return torch.tensor([e.ids for e in tokenizer.encode_batch(texts)], device=device)
 
 
 def sample_rollout(
     model: GPT,
-    tokenizer: Tokenizer,
+    tokenizer,  # tokenizers.Tokenizer
     task: Task,
     problems: list[Problem],
     group_size: int,
@@ -73,97 +90,92 @@ def sample_rollout(
     Temperature 0 is greedy. A response that is cut off at max_new_tokens, before its
     end-of-sequence token, gets reward 0 whatever it says.
     """
-    device, eos = next(model.parameters()).device, tokenizer.token_to_id(EOS)
-    P, G, T = len(problems), group_size, max_new_tokens or len(task.longest.solution) + 1
-    prompts, lengths = encode(tokenizer, [problem.prompt for problem in problems], device)
-    sampled = generate(model, prompts, lengths, G, T, eos, temperature, generator)
-    tokens, mask, logprobs, probs, hidden = (x.unflatten(0, (P, G)) for x in sampled)
+    T = max_new_tokens or len(task.longest.solution) + 1
+    eos = tokenizer.token_to_id(EOS)
+    prompts = encode(tokenizer, [p.prompt for p in problems], next(model.parameters()).device)
+    tokens, mask, probs, h = generate(model, prompts, group_size, T, eos, temperature, generator)
+    logprobs = probs.gather(-1, tokens[..., None])[..., 0].log().masked_fill(~mask, 0.0)
+    texts = []
+    rewards = []
+    for problem, rows, lengths in zip(problems, tokens.tolist(), mask.sum(-1).tolist()):
+        ids = [row[:n] for row, n in zip(rows, lengths)]
+        # Nothing is skipped: a sampled padding token stays visible, as an incorrect character.
+        group = tokenizer.decode_batch(ids, skip_special_tokens=False)
+        texts.append([y.removesuffix(EOS) for y in group])
+        rewards.append([task.reward(problem, y.removesuffix(EOS)) * y.endswith(EOS) for y in group])
+    rewards = torch.tensor(rewards, device=prompts.device)
+    # Greedy responses keep the probabilities of temperature 1.
+    rest = {"temperature": temperature or 1.0, "prompts": prompts, "problems": problems}
+    rest |= {"texts": texts, "tokenizer": tokenizer}
+    return Rollout(tokens, mask, rewards, logprobs, probs, h, **rest)
 
-    ids = [row[:n] for row, n in zip(sampled[0].tolist(), sampled[1].sum(1).tolist())]
-    # Nothing is skipped, so that a sampled padding token stays visible: it is a wrong character.
-    texts = [y.removesuffix(EOS) for y in tokenizer.decode_batch(ids, skip_special_tokens=False)]
-    rewards = [task.reward(problems[i // G], y) for i, y in enumerate(texts)]
-    rewards = torch.tensor(rewards, device=device).view(P, G) * (tokens == eos).any(-1)  # cut: 0
-    texts = [texts[i : i + G] for i in range(0, P * G, G)]
-    context = {"temperature": temperature or 1.0, "prompts": prompts, "lengths": lengths}
-    context |= {"problems": problems, "texts": texts, "tokenizer": tokenizer}
-    return Rollout(tokens, mask, rewards, logprobs, probs, hidden, **context)
 
-
-def response_outputs(model: GPT, prompts, lengths, tokens: Tensor, sizes: Tensor) -> Tensor:
+def response_outputs(model: GPT, prompts: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
     """What the model puts out after each prompt and after each token of its G responses.
 
-    prompts (P, Lp) right-padded, lengths (P,), tokens (P, G, T), of which sizes (P, G) are read ->
-    (P, G, 1 + T, V). With gradient. A prompt is read once for its group.
+    prompts (P, Lp), tokens and mask (P, G, T) -> (P, G, 1 + T, V), with gradient. A prompt is read
+    once for its group, whose responses then look back at its keys and values. Groups of like
+    length are read together, up to the end of their longest response; what follows is 0.
     """
-    (P, G, T), cache = tokens.size(), model.read_prompts(prompts, lengths, tokens.size(2))
-    tokens, sizes, outputs = tokens.flatten(0, 1), sizes.flatten(), []
-    order = sizes.argsort()  # rows of like size together, so that little padding is read
-    for part in order.split(CHUNK):
-        y = tokens[part, : sizes[part].max()]  # (b, t)
-        own = cache.rows(part // G, prompts.size(1) + y.size(1))
-        h = torch.cat([own.h[:, None], model.hidden(y, own, prompts.size(1))], dim=1)
-        outputs.append(F.pad(model.unembed(h), (0, 0, 0, T - y.size(1))))  # (b, 1 + T, V)
-    return torch.cat(outputs)[order.argsort()].unflatten(0, (P, G))  # in their order again
-
-
-def token_logprobs(model: GPT, prompts, lengths, tokens, mask, temperature=1.0) -> Tensor:
-    """log pi_theta of each token of responses (P, G, T) to prompts (P, Lp) of lengths (P,).
-
-    Teacher-forced, with gradient: what is put out before a token judges it. 0 outside the mask.
-    """
-    # How many tokens stand before the last one in question, (P, G).
-    sizes = (mask * torch.arange(mask.size(2), device=mask.device)).amax(-1)
-    logits = response_outputs(model, prompts, lengths, tokens[..., :-1], sizes)  # (P, G, T, V)
-    logp = F.log_softmax(logits / temperature, dim=-1).gather(-1, tokens[..., None])
-    return logp[..., 0].masked_fill(~mask, 0.0)
+    P, G, T = tokens.size()
+    h, cache = model.read(prompts)
+    outputs = h.new_zeros(P, G, 1 + T, model.unembed.out_features)
+    outputs[:, :, 0] = model.unembed(h[:, -1:])
+    lengths = mask.any(1).sum(-1)  # (P,), of the longest response
+    for groups in lengths.argsort().split(8):
+        n = lengths[groups].max()
+        own = [kv[groups].repeat_interleave(G, dim=0) for kv in cache]
+        h, _ = model.read(tokens[groups, :, :n].flatten(0, 1), own)
+        outputs[groups, :, 1 : n + 1] = model.unembed(h).unflatten(0, (-1, G))
+    return outputs
 
 
 def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:
     """log pi_theta of each response token at the sampling temperature (P, G, T), with gradient.
 
-    Equals rollout.logprobs before any update; 0 outside the mask. `groups` selects some of the P.
+    Teacher-forced: the output before a token judges it. Equals rollout.logprobs before any update;
+    0 outside the mask. `groups` selects some of the P.
     """
-    parts = (rollout.prompts, rollout.lengths, rollout.tokens, rollout.mask)
-    return token_logprobs(model, *(part[groups] for part in parts), rollout.temperature)
+    tokens = rollout.tokens[groups]
+    mask = rollout.mask[groups]
+    logits = response_outputs(model, rollout.prompts[groups], tokens[..., :-1], mask[..., 1:])
+    logprobs = (logits / rollout.temperature).log_softmax(-1).gather(-1, tokens[..., None])
+    return logprobs[..., 0].masked_fill(~mask, 0.0)
 
 
-@torch.no_grad()
 def answer_likelihood(model: GPT, rollout: Rollout) -> Tensor:
     """L_i = pi_theta(true answer | prompt, the response's own reasoning), (P, G), at temperature 1.
 
     The product of the probabilities of the marker, the true answer's tokens and end-of-sequence,
-    behind prompt and reasoning. Reasoning is what stands before the first marker; the whole
-    response if there is none; it may be empty. Only all-fail groups are read, the others get 0.
+    after prompt and reasoning. Reasoning is what stands before the first marker; the whole
+    response if there is none; it may be empty.
     """
-    likelihood = torch.zeros_like(rollout.rewards)
-    groups = (rollout.rewards == 0).all(1).nonzero()[:, 0].tolist()
-    if groups:
-        pairs = [(rollout.problems[i].answer, text) for i in groups for text in rollout.texts[i]]
-        texts = [text.split(MARKER)[0] + MARKER + answer + EOS for answer, text in pairs]
-        tokens, ends = encode(rollout.tokenizer, texts, likelihood.device)  # (B, T), (B,)
-        starts = ends - torch.tensor([len(answer) + 2 for answer, _ in pairs], device=ends.device)
-        t = torch.arange(tokens.size(1), device=ends.device)
-        judged = (t >= starts[:, None]) & (t < ends[:, None])  # (B, T)
-        tokens, judged = (x.view(len(groups), -1, len(t)) for x in (tokens, judged))
-        asked = (rollout.prompts[groups], rollout.lengths[groups], tokens, judged)
-        likelihood[groups] = token_logprobs(model, *asked).sum(-1).exp()
-    return likelihood
+    pairs = [(p, text) for p, group in zip(rollout.problems, rollout.texts) for text in group]
+    texts = [text.split(MARKER)[0] + MARKER + p.answer + EOS for p, text in pairs]
+    tokens = encode(rollout.tokenizer, texts, rollout.rewards.device)
+    tokens = tokens.view(*rollout.rewards.size(), -1)  # (P, G, T)
+    eos = tokens == rollout.tokenizer.token_to_id(EOS)  # one in each row, and one marker
+    mask = (eos.cumsum(-1) == 0) | eos  # up to EOS
+    answered = replace(rollout, tokens=tokens, mask=mask, temperature=1.0)
+    judged = (tokens == rollout.tokenizer.token_to_id(MARKER)).cumsum(-1)  # 1 from the marker on
+    return (response_logprobs(model, answered) * judged).sum(-1).exp().detach()
 
 
 def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
-    """b_phi(y_{i,t}), (P, G, T), with gradient: the critic's output behind the token.
+    """b_phi(y_{i,t}), (P, G, T), with gradient: the critic's output after the token.
 
     There it has just read the token, which it judges. 0 outside the mask.
     """
-    sizes = rollout.mask.sum(-1)
-    outputs = response_outputs(critic, rollout.prompts, rollout.lengths, rollout.tokens, sizes)
+    outputs = response_outputs(critic, rollout.prompts, rollout.tokens, rollout.mask)
     return outputs[:, :, 1:, 0].masked_fill(~rollout.mask, 0.0)
 
 
-def log_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Tensor:
-    """log (pi_theta / pi_old) of each token (P, G, T), within +-MAX_LOG_RATIO; 0 off the mask."""
-    return (logprobs - old_logprobs).masked_fill(~mask, 0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+def log_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, limit=20.0) -> Tensor:
+    """log (pi_theta / pi_old) of each token (P, G, T); 0 outside the mask.
+
+    Within +-limit, a ratio of 5e8: far past it exp() overflows, and 0 * inf is a NaN gradient.
+    """
+    return (logprobs - old_logprobs).masked_fill(~mask, 0.0).clamp(-limit, limit)
 
 
 def policy_loss(
@@ -206,25 +218,20 @@ def policy_loss(
     raise ValueError(f"aggregate: token, response, or constant and a max_length; not {aggregate!r}")
 
 
-def clipped(ratio: Tensor, A: Tensor, clip_low: float = 0.2, clip_high: float = 0.2) -> Tensor:
-    """Which tokens' gradient the clip stopped: for A > 0 those above the range, for A < 0 below."""
-    return ((A > 0) & (ratio > 1 + clip_high)) | ((A < 0) & (ratio < 1 - clip_low))
-
-
 def k3(d: Tensor) -> Tensor:
     """exp(d) - d - 1, d = log q - log p: estimates KL(p || q) from samples of p; never below 0."""
     return d.expm1() - d
 
 
-def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> Tensor:
-    """One optimiser step on the loss; returns the gradient's norm, before it is shortened.
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.0) -> Tensor:
+    """One optimiser step on the loss. Returns the gradient's norm; a longer one is cut to max_norm.
 
     The optimiser has one group of parameters. FloatingPointError, before the step, if the loss or
     the gradient is not finite.
     """
     optimizer.zero_grad()
     loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], MAX_GRAD_NORM)
+    norm = torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_norm)
     if not torch.isfinite(loss + norm):
         raise FloatingPointError(f"loss {loss:.3g}, gradient norm {norm:.3g}: is lr too high?")
     optimizer.step()
@@ -232,49 +239,44 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> Tensor:
 
 
 def update(
-    model, optimizer, rollout, advantages, *, minibatches=4, kl=0.0, reference=None, **loss_options
+    model, optimizer, rollout, advantages, minibatches=4, kl=0.0, reference=None, **loss_options
 ) -> dict[str, float]:
     """One pass over the rollout. A mini-batch is made of whole groups and gives one optimiser step.
 
-    kl > 0 adds kl * KL(pi_theta || pi_reference), k3 averaged over response tokens (arXiv
-    2402.03300, Eq. 4; on samples of pi_old, as there); reference is the model to stay near;
-    loss_options go to policy_loss. Returns the token-weighted means over the mini-batches of loss,
-    clip_fraction, approx_kl (k3 of pi_theta and pi_old) and grad_norm (before shortening), each
-    from before the mini-batch's step.
+    advantages (P, G, T); minibatches is their number; loss_options go to policy_loss. kl > 0 adds
+    kl * KL(pi_theta || pi_reference), k3 averaged over response tokens (arXiv 2402.03300, Eq. 4;
+    on samples of pi_old, as there); reference is the model to stay near.
+
+    Returns token-weighted means over the mini-batches, each measured before the mini-batch's step:
+    loss; clip_fraction, the share of tokens whose gradient the clip stopped; approx_kl, which is
+    KL(pi_old || pi_theta) by k3; grad_norm, before shortening.
     FloatingPointError, before the step, if the loss or the gradient is not finite.
     """
-    clip_range = {k: v for k, v in loss_options.items() if k in ("clip_low", "clip_high")}
-    P, sums = len(advantages), torch.zeros(4, device=advantages.device)
-    for groups in torch.arange(P, device=advantages.device).tensor_split(min(minibatches, P)):
-        mask, old, A = rollout.mask[groups], rollout.logprobs[groups], advantages[groups]
+    totals = torch.zeros(4, device=advantages.device)
+    for groups in torch.arange(len(advantages)).tensor_split(min(minibatches, len(advantages))):
+        A = advantages[groups]
+        mask = rollout.mask[groups]
         logprobs = response_logprobs(model, rollout, groups)
-        loss = policy_loss(logprobs, old, A, mask, **loss_options)
+        loss = policy_loss(logprobs, rollout.logprobs[groups], A, mask, **loss_options)
+        (slope,) = torch.autograd.grad(loss, logprobs, retain_graph=True)
+        stopped = (slope == 0) & (A != 0)  # an advantage, but no gradient: the clip's doing
         if kl:
-            d = log_ratio(response_logprobs(reference, rollout, groups), logprobs, mask)
-            loss = loss + kl * k3(d)[mask].mean()
+            near = response_logprobs(reference, rollout, groups)
+            loss = loss + kl * k3(log_ratio(near, logprobs, mask))[mask].mean()
         grad_norm = descend(optimizer, loss)
-        d = log_ratio(logprobs.detach(), old, mask)
-        stopped = clipped(d.exp(), A, **clip_range)[mask].float().mean()
-        metrics = torch.stack([loss.detach(), stopped, k3(-d)[mask].mean(), grad_norm])
-        sums += metrics * mask.sum() / rollout.mask.sum()
-    return dict(zip(("loss", "clip_fraction", "approx_kl", "grad_norm"), sums.tolist()))
+        moved = k3(log_ratio(logprobs.detach(), rollout.logprobs[groups], mask))
+        metrics = [loss.detach(), stopped[mask].float().mean(), moved[mask].mean(), grad_norm]
+        totals += torch.stack(metrics) * mask.sum() / rollout.mask.sum()
+    return dict(zip(("loss", "clip_fraction", "approx_kl", "grad_norm"), totals.tolist()))
 
 
-def entropy(rollout: Rollout) -> Tensor:
-    """-sum_v pi_old(v) ln pi_old(v) of the whole distribution, nats; mean over response tokens."""
-    return torch.special.entr(rollout.probs).sum(-1)[rollout.mask].mean()
-
-
-@torch.no_grad()
-def likelihood_change(model: GPT, rollout: Rollout) -> float | None:
+def likelihood_change(model: GPT, rollout: Rollout) -> float:
     """How ln pi(y+ | x) has changed since sampling: mean over correct responses y+ of mixed groups.
 
     Delta of arXiv 2505.18830, Eq. 2, for one model that learns from all prompts at once. Below 0
-    the update made right responses less likely. None if no group is mixed.
+    the update made right responses less likely. NaN if no group is mixed.
     """
     correct = rollout.rewards == 1  # (P, G)
-    mixed = (correct.any(1) & ~correct.all(1)).nonzero()[:, 0]
-    if len(mixed) == 0:
-        return None
-    change = response_logprobs(model, rollout, mixed) - rollout.logprobs[mixed]
-    return change.sum(-1)[correct[mixed]].mean().item()
+    mixed = correct.any(1, keepdim=True) & ~correct.all(1, keepdim=True)  # (P, 1)
+    change = (response_logprobs(model, rollout) - rollout.logprobs).sum(-1)  # (P, G)
+    return change[correct & mixed].mean().item()
