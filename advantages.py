@@ -38,8 +38,8 @@ def standardise(rewards: Tensor) -> Tensor:
     """(r_i - mu) / (sigma + eps) within each group (P, G); exactly 0 in a group of equal rewards.
 
     eps is 1e-6; sigma divides by G. So where a share p of the group is correct, these get
-    sqrt((1-p)/p) and the others -sqrt(p/(1-p)), as in Lemma 4.2 of arXiv 2505.18830. Some codes
-    divide by G - 1.
+    sqrt((1-p)/p) and the others -sqrt(p/(1-p)), as in Lemma 4.2 of arXiv 2505.18830. Some
+    implementations divide by G - 1.
     """
     return centre(rewards) / (rewards.std(1, correction=0, keepdim=True) + 1e-6)
 
@@ -79,9 +79,9 @@ def rloo(rollout: Rollout) -> Tensor:
 
         A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  (r_i - mu) G / (G - 1)
 
-    The baseline is the mean of the other responses. One that does not depend on y_i adds 0 to the
-    expected gradient. In dr_grpo's place but for a factor; the losses differ (LOSS). All-fail and
-    all-pass groups: all 0.
+    The baseline is the mean reward of the other responses. It does not depend on y_i, so it leaves
+    the expected gradient as it is (see grpo.py). The advantage is that of dr_grpo times a constant,
+    but their losses differ (LOSS). All-fail and all-pass groups: all 0.
     """
     G = rollout.rewards.size(1)
     return on_tokens(rollout, G / max(G - 1, 1) * centre(rollout.rewards))
@@ -187,10 +187,11 @@ def likelihood(rollout: Rollout) -> Tensor:
 
         r_i becomes L_i = pi(true answer | x, reasoning of y_i) in all-fail groups; then as in grpo
 
-    The hope: reasoning is good if it makes the true answer likely. What is trained stays the
-    sampled tokens, wrong answer included. Mixed and all-pass groups are as in grpo. L_i is computed
-    by grpo.answer_likelihood; ValueError if rollout.answer_likelihood is missing.
-    Reported: degraded; it joins arbitrary reasoning to a right answer.
+    The hope: reasoning is good if it makes the true answer likely. The update still trains the
+    tokens that were sampled, the incorrect answer among them; only their weight changes. Mixed and
+    all-pass groups are as in grpo. grpo.answer_likelihood computes L_i; ValueError if
+    rollout.answer_likelihood is missing.
+    Reported: degraded; it joins arbitrary reasoning to a correct answer.
     """
     if rollout.answer_likelihood is None:
         raise ValueError("likelihood needs rollout.answer_likelihood")
@@ -227,7 +228,7 @@ def nthr_scores(rollout: Rollout) -> Tensor:
 def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tensor:
     """Negative token hidden reward. arXiv 2505.18830, section 5, Algorithm 1.
 
-    GRPO pushes down all tokens of a wrong response, so also its right steps, and by that may make
+    GRPO pushes down all tokens of an incorrect response, its correct steps too. That can make the
     correct responses less likely (lazy likelihood displacement). NTHR spares the tokens that would:
 
         sbar_i   = mean over the tokens of correct response i of s_{i,k}        s: nthr_scores
@@ -237,8 +238,9 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
 
     tau is the mean influence of the correct responses on the least supported one among them: a
     token above it is as entangled with them as their own tokens are. A_j is as in grpo, p the share
-    of correct responses; eta, the paper's choice, is 0 at p = 1/2 (spared wholly), near 1 in
-    lopsided groups (hardly spared). "Entangled" does not mean the same characters: s compares
+    of correct responses. eta is the paper's choice, without a derivation: at p = 1/2, where correct
+    and incorrect responses push equally hard, selected tokens are spared wholly; in lopsided groups
+    it is near 1 and hardly spares them. "Entangled" does not mean the same characters: s compares
     gradients. Only mixed groups select; all-fail and all-pass groups are all 0. eta = 1 is grpo.
     beta = -inf selects all tokens of incorrect responses. sbar_i counts i's influence on itself,
     for with one correct response there is no other; the paper's text says "other correct
@@ -262,4 +264,6 @@ table += (culling, negative, ngrpo, likelihood, nthr)
 VARIANTS = {variant.__name__: variant for variant in table}
 
 # What a variant changes about the loss: arguments of grpo.policy_loss, where the defaults stand.
+# ngrpo: section 4.2 of its paper. The lower bound is nearer to 1, so that pushing down, which its
+# all-fail groups do to all that was sampled, stops earlier than pushing up.
 LOSS = {"ngrpo": {"clip_low": 0.16, "clip_high": 0.24}, "dr_grpo": {"aggregate": "constant"}}

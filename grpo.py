@@ -17,9 +17,9 @@ The gradient of pi is pi times the gradient of ln pi (the log-derivative trick).
 
 and a mean over samples of pi_theta estimates it. A baseline b may be subtracted from r(y) if it
 does not depend on y: E[b grad ln pi_theta] = b grad sum_y pi_theta(y | x) = b grad 1 = 0. The
-expected gradient stays, its variance falls. GRPO's baseline is the mean reward mu of the group. It contains
-r_i itself, so r_i - mu is (G-1)/G times the advantage over the other responses, which only scales
-the gradient. Dividing by sigma as well changes the objective: it gives the prompts weights.
+expected gradient stays, its variance falls. GRPO's baseline is the mean reward mu of the group. It
+contains r_i itself, so r_i - mu is (G-1)/G times the advantage over the other responses, which only
+scales the gradient. Dividing by sigma as well changes the objective: it gives the prompts weights.
 
 After the first optimiser step the samples are still those of pi_old, but the policy has moved. The
 ratio pi_theta / pi_old of a token corrects for that. The gradient of ratio * A is
@@ -94,7 +94,7 @@ def sample_rollout(
     eos = tokenizer.token_to_id(EOS)
     prompts = encode(tokenizer, [p.prompt for p in problems], next(model.parameters()).device)
     tokens, mask, probs, h = generate(model, prompts, group_size, T, eos, temperature, generator)
-    logprobs = probs.gather(-1, tokens[..., None])[..., 0].log().masked_fill(~mask, 0.0)
+    logp = probs.gather(-1, tokens[..., None])[..., 0].log().masked_fill(~mask, 0.0)
     texts = []
     rewards = []
     for problem, rows, lengths in zip(problems, tokens.tolist(), mask.sum(-1).tolist()):
@@ -104,10 +104,9 @@ def sample_rollout(
         texts.append([y.removesuffix(EOS) for y in group])
         rewards.append([task.reward(problem, y.removesuffix(EOS)) * y.endswith(EOS) for y in group])
     rewards = torch.tensor(rewards, device=prompts.device)
+    rest = {"prompts": prompts, "problems": problems, "texts": texts, "tokenizer": tokenizer}
     # Greedy responses keep the probabilities of temperature 1.
-    rest = {"temperature": temperature or 1.0, "prompts": prompts, "problems": problems}
-    rest |= {"texts": texts, "tokenizer": tokenizer}
-    return Rollout(tokens, mask, rewards, logprobs, probs, h, **rest)
+    return Rollout(tokens, mask, rewards, logp, probs, h, temperature=temperature or 1.0, **rest)
 
 
 def response_outputs(model: GPT, prompts: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
@@ -152,8 +151,8 @@ def answer_likelihood(model: GPT, rollout: Rollout) -> Tensor:
     """
     pairs = [(p, text) for p, group in zip(rollout.problems, rollout.texts) for text in group]
     texts = [text.split(MARKER)[0] + MARKER + p.answer + EOS for p, text in pairs]
-    tokens = encode(rollout.tokenizer, texts, rollout.rewards.device)
-    tokens = tokens.view(*rollout.rewards.size(), -1)  # (P, G, T)
+    # (P, G, T)
+    tokens = encode(rollout.tokenizer, texts, rollout.mask.device).view(*rollout.rewards.size(), -1)
     eos = tokens == rollout.tokenizer.token_to_id(EOS)  # one in each row, and one marker
     mask = (eos.cumsum(-1) == 0) | eos  # up to EOS
     answered = replace(rollout, tokens=tokens, mask=mask, temperature=1.0)
@@ -195,7 +194,7 @@ def policy_loss(
         loss        = - sum_{i,t} gain_{i,t} / sum_i |y_i|
 
     The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
-    1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the wrong way is
+    1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way is
     pushed back.
 
     aggregate: "token" (above), "response" (mean over each response, then over responses: the
@@ -261,7 +260,7 @@ def update(
         (slope,) = torch.autograd.grad(loss, logprobs, retain_graph=True)
         stopped = (slope == 0) & (A != 0)  # an advantage, but no gradient: the clip's doing
         if kl:
-            near = response_logprobs(reference, rollout, groups)
+            near = response_logprobs(reference, rollout, groups).detach()
             loss = loss + kl * k3(log_ratio(near, logprobs, mask))[mask].mean()
         grad_norm = descend(optimizer, loss)
         moved = k3(log_ratio(logprobs.detach(), rollout.logprobs[groups], mask))
@@ -274,7 +273,7 @@ def likelihood_change(model: GPT, rollout: Rollout) -> float:
     """How ln pi(y+ | x) has changed since sampling: mean over correct responses y+ of mixed groups.
 
     Delta of arXiv 2505.18830, Eq. 2, for one model that learns from all prompts at once. Below 0
-    the update made right responses less likely. NaN if no group is mixed.
+    the update made correct responses less likely. NaN if no group is mixed.
     """
     correct = rollout.rewards == 1  # (P, G)
     mixed = correct.any(1, keepdim=True) & ~correct.all(1, keepdim=True)  # (P, 1)

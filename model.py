@@ -49,8 +49,8 @@ class Block(nn.Module):
         if past is not None:
             kv = torch.cat([past, kv], dim=1)  # (B, C, 2d)
         k, v = kv.split(self.d, dim=-1)  # (B, C, d)
-        q = q.reshape(B, len(mask), self.d)  # (B, L * heads, d): each head of a token is a row
-        scores = q @ k.transpose(1, 2) / self.d**0.5 + mask  # (B, L * heads, C)
+        q = q.reshape(B, len(mask), self.d) / self.d**0.5  # (B, L * heads, d): a row for each head
+        scores = q @ k.transpose(1, 2) + mask  # (B, L * heads, C)
         y = scores.softmax(-1) @ v  # (B, L * heads, d)
         x = x + self.project(y.view(B, L, D))
         return x + self.mlp(x), kv
@@ -67,6 +67,9 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.unembed = nn.Linear(config.width, config.outputs or config.vocab_size, bias=False)
+        for weight in self.parameters():
+            if weight.dim() == 2:
+                nn.init.normal_(weight, std=0.02)  # as GPT-2 does
 
     def read(self, tokens: Tensor, cache: list | None = None) -> tuple[Tensor, list[Tensor]]:
         """Reads tokens (B, L) in the columns that follow those of the cache.

@@ -155,9 +155,8 @@ def train(args, model: GPT, held: list[Problem], evaluate_every: int = 20, lr_ri
     rng = torch.Generator(args.device).manual_seed(args.seed)
     order = np.random.default_rng(args.seed)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
-    options = {"minibatches": args.minibatches, "max_length": len(task.longest.solution) + 1}
-    options |= {"kl": args.kl, "reference": copy.deepcopy(model).requires_grad_(False)}
-    options |= LOSS.get(args.variant, {})
+    options = {"minibatches": args.minibatches, "kl": args.kl} | LOSS.get(args.variant, {})
+    options |= {"reference": copy.deepcopy(model), "max_length": len(task.longest.solution) + 1}
     critic = new_model(args, outputs=1)  # for one variant
     critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=args.lr, weight_decay=0.0)
     epoch = []
