@@ -120,10 +120,10 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
         tokens[rows, t] = token[:, 0]
         probs[rows, t] = p
         hidden[rows, t] = h[:, 0]
-        on = token[:, 0] != eos
-        if not on.any():
+        going = token[:, 0] != eos
+        if not going.any():
             break
-        rows = rows[on]
-        h, cache = model.read(token[on], [kv[on] for kv in cache])
+        rows = rows[going]
+        h, cache = model.read(token[going], [kv[going] for kv in cache])
     mask = probs.sum(-1) > 0  # by position: where something was drawn
     return tuple(x[:, : t + 1].unflatten(0, (-1, G)) for x in (tokens, mask, probs, hidden))

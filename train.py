@@ -26,9 +26,9 @@ from model import GPT, GPTConfig
 from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
 
 TOKENIZER = build_tokenizer()
-TRAIN_SIZE = 4480  # problems; the same in every run
-HELD_OUT_SIZE = 700
-WARMUP_STEPS = {"sum": 400, "add": 600, "mul": 400, "wall": 1000}  # of supervised learning
+TRAIN_SIZE = 640  # problems of each level, the same in every run
+HELD_OUT_SIZE = 100
+WARMUP_STEPS = {"sum": 400, "add": 600, "mul": 350, "wall": 1000}  # of supervised learning
 COLUMNS = """step reward all_fail all_pass loss grad_norm clip_fraction approx_kl entropy length
 coherence seconds accuracy likelihood_change accuracy_by_level mean_abs_advantage mean_abs_bias"""
 NUMBERS = {  # setting: default, smallest, largest, help
@@ -65,14 +65,15 @@ def parse_arguments(argv: list[str]) -> Namespace:
 
 
 def make_problems(task: Task, held: bool) -> list[Problem]:
-    """Held-out problems, or those for training: the same in every run, as many of each level.
+    """Held-out problems, or those for training: as many of each level, the same in every run.
 
-    Held-out problems are distinct; in training a level that has too few repeats them.
+    Held-out ones are distinct. In training a level that has too few repeats them, and a level that
+    the warm-up did not show gives twice as many.
     """
     rng = np.random.default_rng(0)
-    count = (HELD_OUT_SIZE if held else TRAIN_SIZE) // len(task.levels)
     problems = []
     for level in task.levels:
+        count = HELD_OUT_SIZE if held else TRAIN_SIZE * (1 if level in task.shown else 2)
         tries = [task.problem(rng, level) for _ in range(20 * count)]
         distinct = {p.prompt: p for p in tries if held_out(p.prompt) == held}
         problems += (list(distinct.values()) * (1 if held else count))[:count]
@@ -157,7 +158,7 @@ def train(args, model: GPT, held: list[Problem], evaluate_every: int = 20, lr_ri
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
     options = {"minibatches": args.minibatches, "kl": args.kl} | LOSS.get(args.variant, {})
     options |= {"reference": copy.deepcopy(model), "max_length": len(task.longest.solution) + 1}
-    critic = new_model(args, outputs=1)  # for one variant
+    critic = new_model(args, outputs=1)  # used by `critic` alone
     critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=args.lr, weight_decay=0.0)
     epoch = []
     for step in range(1, args.steps + 1):
@@ -272,8 +273,8 @@ def main(argv: list[str]) -> int:
             load_base(base_path(args), model)
         folder = Path(args.out) / f"{args.task}-{args.variant}-seed{args.seed}"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "summary.json").unlink(missing_ok=True)
         save(folder / "config.json", lambda part: part.write_text(json.dumps(vars(args), indent=2)))
+        (folder / "summary.json").unlink(missing_ok=True)
     except SystemExit as stop:  # argparse has said why
         return stop.code
     except (ValueError, OSError) as error:

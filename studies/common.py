@@ -1,0 +1,66 @@
+"""What two studies need: the core's checksum, CSV tables, intervals, markdown, and matplotlib."""
+
+import csv
+import hashlib
+import sys
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+ROOT = Path(__file__).parent.parent
+TABLES = ROOT / "docs" / "tables"
+CORE = ("tasks.py", "model.py", "grpo.py", "advantages.py", "train.py")
+
+
+def core_checksum() -> str:
+    """Eight characters that change when the core does: rows of other code are not mixed."""
+    text = b"".join((ROOT / name).read_bytes() for name in CORE)
+    return hashlib.sha256(text).hexdigest()[:8]
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV; none if there is no such file."""
+    if not path.exists():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, rows: list[dict]) -> None:
+    """Writes the rows, whole or not at all; the first one names the columns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with open(part, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    part.replace(path)
+
+
+def interval(values, level: float = 0.95) -> tuple[float, float, float]:
+    """Mean and its t interval, NaN NaN below two values; of differences if these are paired."""
+    values = np.asarray(values, dtype=float)
+    mean = float(values.mean())
+    if len(values) < 2 or values.std() == 0:
+        return mean, float("nan"), float("nan")
+    low, high = stats.t.interval(level, len(values) - 1, mean, stats.sem(values))
+    return mean, float(low), float(high)
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def pyplot():
+    """matplotlib's pyplot, drawing to files. Says what to install where it is missing."""
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("figures need matplotlib: python -m pip install -r studies/requirements.txt")
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    return plt

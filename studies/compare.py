@@ -1,0 +1,278 @@
+"""All variants on both testbeds: python -m studies.compare [--seeds 1 2 ...] [--tasks wall sum]
+
+Every seed has a base model of its own, the same one for all arms, and for one seed all arms see the
+same problems in the same order (culling apart). So differences from grpo are paired by seed.
+Besides the variants: grpo and compensation with one mini-batch ("-1"), and two controls on sum:
+rewards drawn at random, with four mini-batches and with one, and the settled base model, whose
+learning rate falls to 0 over the last 30 % of the warm-up.
+
+Runs stand side by side, one thread each. Each seed's rows are added to docs/tables/compare.csv when
+the seed is whole, and a row that is there, made with the same steps and the same core, is not run
+again. docs/tables/compare-curves.csv holds accuracy by level over the steps. Tables and the figure
+are made from these two files alone.
+"""
+
+import argparse
+import contextlib
+import json
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import train
+from advantages import VARIANTS, grpo
+from grpo import Rollout
+from studies.common import ROOT, TABLES, core_checksum, interval, markdown, pyplot
+from studies.common import read_rows, write_rows
+from tasks import TASKS
+
+ROWS = TABLES / "compare.csv"
+CURVES = TABLES / "compare-curves.csv"
+LAST = 10  # steps: what describes the end of a run is a mean over these
+ONE = {"grpo-1": "grpo", "compensation-1": "compensation"}  # one mini-batch a rollout
+CONTROLS = ("random", "random-1", "settled")  # on sum
+HYPOTHESES = {  # arm: the column that decides, on sum and on wall
+    "critic": ("mean_accuracy", "mean_accuracy"),
+    "compensation": ("mean_accuracy", "mean_accuracy"),
+    "culling": ("mean_accuracy", "mean_accuracy"),
+    "negative": ("mean_accuracy", "mean_not_shown"),
+    "ngrpo": ("mean_accuracy", "mean_not_shown"),
+    "likelihood": ("coherence_all", "coherence_all"),
+    "nthr": ("mean_accuracy", "mean_accuracy"),
+}
+
+
+def random_rewards(rollout: Rollout) -> torch.Tensor:
+    """grpo on rewards that a fair coin gives, in place of the verifier's."""
+    coins = torch.rand(rollout.rewards.size(), device=rollout.rewards.device)
+    return grpo(replace(rollout, rewards=(coins < 0.5).float()))
+
+
+def arms_of(task: str) -> list[str]:
+    return [*VARIANTS, *ONE, *(CONTROLS if task == "sum" else ())]
+
+
+def folder_of(out: str, task: str, arm: str, seed: int) -> Path:
+    """Arms whose settings do not stand in the run's name have a folder of their own."""
+    own = arm in (*ONE, "random-1", "settled")
+    return Path(out) / f"{task}-{seed}" / (arm if own else "")
+
+
+def run(task: str, arm: str, seed: int, steps: int, out: str) -> tuple[dict, list[dict]]:
+    """One run of train.py, its output in a log, unless it is there. Its row and its curve."""
+    torch.set_num_threads(1)
+    VARIANTS["random"] = random_rewards
+    folder = folder_of(out, task, arm, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    variant = "grpo" if arm == "settled" else arm.removesuffix("-1")
+    argv = ["--task", task, "--variant", variant, "--seed", str(seed), "--base-seed", str(seed)]
+    argv += ["--steps", "0" if arm == "settled" else str(steps), "--device", "cpu"]
+    argv += ["--minibatches", "1" if arm.endswith("-1") else "4", "--out", str(folder)]
+    args = train.parse_arguments(argv)
+    done = folder / f"{task}-{variant}-seed{seed}"
+    config = done / "config.json"
+    if not (done / "summary.json").exists() or json.loads(config.read_text()) != vars(args):
+        with open(folder / f"{arm}.log", "w") as log, contextlib.redirect_stderr(log):
+            with contextlib.redirect_stdout(log):
+                prepare_base(args, arm, Path(out) / f"{task}-{seed}")
+                if train.main(argv):
+                    raise RuntimeError(f"{task} {arm} {seed} failed, see {log.name}")
+    return measures(task, arm, seed, done), curve(task, arm, seed, done)
+
+
+def prepare_base(args, arm: str, shared: Path) -> None:
+    """The base model in args.out: the seed's, made where it is missing, or the settled one."""
+    path = train.base_path(args)
+    if path.exists():
+        return
+    if arm != "settled" and (shared / path.name).exists():
+        path.write_bytes((shared / path.name).read_bytes())
+        return
+    model = train.new_model(args)
+    steps = train.WARMUP_STEPS[args.task]
+    settle = int(0.3 * steps) if arm == "settled" else 0
+    train.warm_up(model, TASKS[args.task], steps, args.base_seed, settle)
+    train.save(path, lambda part: torch.save({part.stem: model.state_dict()}, part))
+
+
+def measures(task: str, arm: str, seed: int, done: Path) -> dict:
+    """What the tables need of a run, from the files that it left. Shares, entropy in nats."""
+    summary = json.loads((done / "summary.json").read_text())
+    steps = read_rows(done / "metrics.csv")
+    row = {
+        "task": task,
+        "arm": arm,
+        "seed": seed,
+        "steps": summary["steps"],
+        "core": core_checksum(),
+    }
+    for name in ("base_accuracy", "final_accuracy", "base_sampled", "final_sampled"):
+        shares = summary[f"{name}_by_level"]
+        not_shown = [shares[level] for level in shares if int(level) not in TASKS[task].shown]
+        shown = [shares[level] for level in shares if int(level) in TASKS[task].shown]
+        row[name] = summary[name]
+        row[f"{name}_shown"] = np.mean(shown)
+        row[f"{name}_not_shown"] = np.mean(not_shown) if not_shown else ""
+    evaluated = [step for step in steps if step["accuracy"]]
+    by_level = np.array([step["accuracy_by_level"].split() for step in evaluated], dtype=float)
+    hidden = [level not in TASKS[task].shown for level in TASKS[task].levels]
+    row["mean_accuracy"] = by_level.mean() if steps else summary["final_accuracy"]
+    row["mean_not_shown"] = by_level[:, hidden].mean() if steps and any(hidden) else ""
+    row["seconds"] = summary["seconds"]
+    columns = ("all_fail", "entropy", "coherence", "grad_norm", "clip_fraction", "approx_kl")
+    for name in (*columns, "mean_abs_advantage", "mean_abs_bias", "likelihood_change"):
+        values = [float(step[name]) for step in steps if step[name]]
+        row[f"{name}_first"] = np.mean(values[:LAST]) if values else ""
+        row[f"{name}_last"] = np.mean(values[-LAST:]) if values else ""
+        row[f"{name}_all"] = np.nanmean(values) if values else ""
+    return {name: f"{x:.5g}" if isinstance(x, float) else x for name, x in row.items()}
+
+
+def curve(task: str, arm: str, seed: int, done: Path) -> list[dict]:
+    """Accuracy by level wherever the run measured it, step 0 being the base model."""
+    base = json.loads((done / "summary.json").read_text())["base_accuracy_by_level"]
+    points = [(0, " ".join(str(share) for share in base.values()))]
+    for step in read_rows(done / "metrics.csv"):
+        if step["accuracy"]:
+            points.append((int(step["step"]), step["accuracy_by_level"]))
+    head = {"task": task, "arm": arm, "seed": seed}
+    return [head | {"step": step, "accuracy_by_level": shares} for step, shares in points]
+
+
+def run_seed(task: str, seed: int, arms: list[str], steps: int, out: str) -> list[tuple]:
+    """The arms of one seed, one after the other: (row, curve) each."""
+    return [run(task, arm, seed, steps, out) for arm in arms]
+
+
+def add(results: list[tuple[dict, list[dict]]]) -> None:
+    """Puts the rows of a seed into the two files, in the place of older ones."""
+    new = {(row["task"], row["arm"], str(row["seed"])) for row, _ in results}
+
+    def others(path: Path) -> list[dict]:
+        return [x for x in read_rows(path) if (x["task"], x["arm"], x["seed"]) not in new]
+
+    write_rows(ROWS, others(ROWS) + [row for row, _ in results])
+    write_rows(CURVES, others(CURVES) + [point for _, points in results for point in points])
+
+
+def missing(task: str, seed: int, steps: int) -> list[str]:
+    """The arms of a seed that ROWS does not hold, or holds from another core or step count."""
+    there = set()
+    for row in read_rows(ROWS):
+        wanted = "0" if row["arm"] == "settled" else str(steps)
+        made = (row["task"], row["seed"], row["core"], row["steps"])
+        if made == (task, str(seed), core_checksum(), wanted):
+            there.add(row["arm"])
+    return [arm for arm in arms_of(task) if arm not in there]
+
+
+def difference(rows: dict, arm: str, column: str, level: float = 0.95) -> tuple:
+    """Mean and interval of arm minus grpo, paired by seed; rows: (arm, seed) -> row."""
+    reference = "grpo-1" if arm in ("compensation-1", "random-1") else "grpo"
+    seeds = [seed for name, seed in rows if name == arm and (reference, seed) in rows]
+    pairs = [(rows[arm, seed][column], rows[reference, seed][column]) for seed in seeds]
+    return interval([float(x) - float(y) for x, y in pairs if x and y], level)
+
+
+def shown(values: tuple[float, float, float], scale: float = 100) -> str:
+    mean, low, high = (scale * value for value in values)
+    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def table(task: str) -> str:
+    """Means over seeds, then the differences from grpo in points, with 95 % intervals."""
+    rows = {(row["arm"], row["seed"]): row for row in read_rows(ROWS) if row["task"] == task}
+    columns = ["final_accuracy", "mean_accuracy", "final_sampled"]
+    columns += ["mean_not_shown"] if task == "wall" else []
+    columns += ["all_fail_last", "entropy_last", "coherence_last"]
+    means = []
+    differences = []
+    for arm in arms_of(task):
+        mine = [row for (name, _), row in rows.items() if name == arm]
+        if not mine:
+            continue
+        cells = [f"`{arm}`"]
+        for column in columns:
+            values = [float(row[column]) for row in mine if row[column]]
+            scale = 1 if column == "entropy_last" else 100
+            cells.append(f"{scale * np.mean(values):.{2 if scale == 1 else 1}f}" if values else "")
+        means.append(cells)
+        if arm != "grpo" and len(mine) > 1:
+            cells = [shown(difference(rows, arm, column)) for column in columns]
+            differences.append([f"`{arm}`", *cells])
+    names = ["arm", *(column.replace("_", " ") for column in columns)]
+    return markdown(names, means) + "\n\n" + markdown(names, differences)
+
+
+def verdicts() -> str:
+    """Each hypothesis by its primary measure: seen, too small to matter, or open."""
+    cells = []
+    for arm, (on_sum, on_wall) in HYPOTHESES.items():
+        for task, column in (("sum", on_sum), ("wall", on_wall)):
+            rows = {
+                (row["arm"], row["seed"]): row for row in read_rows(ROWS) if row["task"] == task
+            }
+            usual = difference(rows, arm, column)
+            _, low, high = difference(rows, arm, column, 1 - 0.05 / 16)
+            seen = low > 0 or high < 0
+            small = -0.03 < usual[1] and usual[2] < 0.03
+            verdict = "seen" if seen else "within 3 points" if small else "open"
+            count = sum(name == arm for name, _ in rows)
+            cells.append([f"`{arm}`", task, column, shown(usual), verdict, str(count)])
+    header = ["variant", "task", "measure", "minus grpo, points (95 %)", "verdict", "seeds"]
+    return markdown(header, cells)
+
+
+def figure() -> None:
+    """Accuracy of each level over the steps of grpo, mean and range over seeds."""
+    plt = pyplot()
+    _, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True)
+    for ax, task in zip(axes, ("sum", "wall")):
+        points = [x for x in read_rows(CURVES) if (x["task"], x["arm"]) == (task, "grpo")]
+        steps = sorted({int(x["step"]) for x in points})
+        shares = [
+            [x["accuracy_by_level"].split() for x in points if int(x["step"]) == n] for n in steps
+        ]
+        curves = np.array(shares, dtype=float)  # (steps, seeds, levels)
+        for i, level in enumerate(TASKS[task].levels):
+            colour = plt.cm.viridis(i / len(TASKS[task].levels))
+            ax.plot(steps, curves[:, :, i].mean(1), color=colour, label=f"{level} terms")
+            low, high = curves[:, :, i].min(1), curves[:, :, i].max(1)
+            ax.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
+        ax.set(title=f"{task}, {curves.shape[1]} seeds", xlabel="step", ylim=(0, 1))
+    axes[0].set_ylabel("greedy accuracy, held out")
+    axes[0].legend(frameon=False, fontsize=8)
+    plt.tight_layout()
+    plt.savefig(ROOT / "docs" / "levels.png", dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", choices=("wall", "sum"), default=["wall", "sum"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(range(1, 11)))
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each")
+    parser.add_argument("--out", default="runs/compare")
+    options = parser.parse_args()
+    jobs = []
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        for task in options.tasks:
+            for seed in options.seeds:
+                arms = missing(task, seed, options.steps)
+                if arms:
+                    job = (run_seed, task, seed, arms, options.steps, options.out)
+                    jobs.append(pool.submit(*job))
+        for job in as_completed(jobs):
+            add(job.result())
+    for task in ("sum", "wall"):
+        print(f"\n{task}\n\n{table(task)}")
+    print(f"\n{verdicts()}")
+    figure()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""What the tests of whole runs share: runs so small that each takes a tenth of a second."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import train  # noqa: E402
+
+SMALL = "--layers 1 --width 16 --steps 2 --prompts 8 --group-size 4 --device cpu".split()
+torch.set_num_threads(1)  # the tensors are tiny; more threads only wait for each other
+
+
+def shrink(patch: pytest.MonkeyPatch) -> None:
+    """Few problems and almost no warm-up; so a response counts as correct if its length is odd."""
+    patch.setattr(train, "WARMUP_STEPS", dict.fromkeys(train.TASKS, 2))
+    patch.setattr(train, "TRAIN_SIZE", 12)
+    patch.setattr(train, "HELD_OUT_SIZE", 2)
+    patch.setattr(train.Task, "reward", lambda task, problem, response: len(response) % 2.0)
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory) -> Path:
+    """The base checkpoint that most runs here start from, beside a finished run of no steps."""
+    out = tmp_path_factory.mktemp("base")
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        assert train.main([*SMALL, "--steps", "0", "--out", str(out)]) == 0
+    (path,) = out.glob("*.pt")
+    return path
+
+
+@pytest.fixture
+def out(base, tmp_path) -> Path:
+    """An output folder that has the base checkpoint."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    shutil.copy(base, folder)
+    return folder
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """run("--variant nthr") gives the exit status of a small run with its files in tmp_path/out."""
+    shrink(monkeypatch)
+    return lambda arguments="": train.main(
+        [*SMALL, "--out", str(tmp_path / "out"), *arguments.split()]
+    )
+
+
+@pytest.fixture
+def loop(monkeypatch):
+    """loop("--variant nthr") gives a small random model and the loop over steps that trains it."""
+    shrink(monkeypatch)
+
+    def prepare(arguments: str):
+        args = train.parse_arguments([*SMALL, *arguments.split()])
+        model = train.new_model(args)
+        held = train.make_problems(train.TASKS[args.task], held=True)
+        return model, train.train(args, model, held)
+
+    return prepare

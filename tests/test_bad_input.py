@@ -1,0 +1,151 @@
+"""Bad input: one line on standard error, exit status 2, and nothing written or changed."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import train
+from advantages import VARIANTS
+from train import TASKS
+
+BAD = {  # flag: values
+    "--variant": ["nope", "GRPO", ""],
+    "--task": ["sum2", ""],
+    "--device": ["tpu", "cuda:99"],
+    "--group-size": ["1", "-8", "2.5", "two", ""],
+    "--steps": ["-1", "1.5", "nan", "²", ""],
+    "--lr": ["0", "-1", "nan", "inf", "-inf", "1e999", "x"],
+    "--kl": ["-1", "nan", "inf"],
+    "--seed": ["-1", "1e3", "x", "99999999999999999999"],
+    "--width": ["6", "3.5", str(2**44)],
+    "--layers": ["0"],
+    "--prompts": ["0", "x"],
+    "--minibatches": ["0"],
+    "--threads": ["0"],
+    "--base-seed": ["-1"],
+    "--nope": ["1", ""],
+    "7": [""],
+}
+CHOICES = {"--variant": VARIANTS, "--task": TASKS, "--device": ["cpu"]}
+
+
+def contents(folder: Path) -> dict:
+    """Everything below a folder: what is in each file, None for a folder."""
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def refused(status: int, capsys) -> str:
+    """The one line on standard error that bad input gets."""
+    printed = capsys.readouterr()
+    assert status == 2
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1, printed.err
+    assert printed.err.endswith("\n")
+    assert "Traceback" not in printed.err
+    return printed.err
+
+
+@pytest.mark.parametrize("flag, value", [(flag, value) for flag in BAD for value in BAD[flag]])
+def test_bad_arguments_are_refused(flag, value, run, out, capsys):
+    """A traceback, a message without the valid choices, work or a lost run before the check."""
+    earlier = out / "sum-grpo-seed0" / "summary.json"
+    earlier.parent.mkdir()
+    earlier.write_text("an earlier run")
+    before = contents(out)
+    error = refused(run(f"{flag} {value}"), capsys)
+    assert flag.strip("-").split("-")[0] in error
+    assert value == "" or all(choice in error for choice in CHOICES.get(flag, []))
+    assert contents(out) == before
+
+
+class Bomb:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, path: Path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def spoiled(weights: dict, value: float) -> dict:
+    """The weights with one of them replaced, by NaN for example."""
+    name = next(iter(weights))
+    return weights | {name: weights[name] * value}
+
+
+# what stands in the checkpoint's place: bytes, or what torch.save gets;
+# from its bytes, its name, its weights and a folder
+DAMAGE = {
+    "first half": lambda data, *_: data[: len(data) // 2],
+    "almost whole": lambda data, *_: data[:-1000],
+    "empty": lambda *_: b"",
+    "text": lambda *_: b"not a checkpoint\n",
+    "pickled code": lambda data, name, w, tmp: f"cos\nmkdir\n(S'{tmp}/executed'\ntR.".encode(),
+    "code beside the weights": lambda data, name, w, tmp: {name: w, "x": Bomb(tmp / "executed")},
+    "a list": lambda *_: [1, 2],
+    "a number": lambda data, name, *_: {name: 1},
+    "the weights alone": lambda data, name, w, _: w,
+    "another name": lambda data, name, w, _: {name.replace("2steps", "3steps"): w},
+    "NaN": lambda data, name, w, _: {name: spoiled(w, math.nan)},
+    "infinity": lambda data, name, w, _: {name: spoiled(w, math.inf)},
+    "a missing weight": lambda data, name, w, _: {name: dict([*w.items()][1:])},
+    "one weight more": lambda data, name, w, _: {name: w | {"more": torch.ones(1)}},
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_base_models_are_refused(kind, base, run, out, tmp_path, capsys):
+    """Running code from a file, training on foreign weights, overwriting what cannot be read."""
+    assert run("--steps 1") == 0  # a finished run, which must stay as it is
+    weights = torch.load(base, weights_only=True)[base.name]
+    data = DAMAGE[kind](base.read_bytes(), base.name, weights, tmp_path)
+    if isinstance(data, bytes):
+        (out / base.name).write_bytes(data)
+    else:
+        torch.save(data, out / base.name)
+    before = contents(out)
+    capsys.readouterr()
+    assert base.name in refused(run(), capsys)
+    assert contents(out) == before
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("setting", ["--width 8", "--layers 2", "--base-seed 1", "--task add"])
+def test_a_renamed_base_model_is_refused(setting, base, run, out, capsys):
+    """Training on weights that were made for other settings."""
+    args = train.parse_arguments([*"--layers 1 --width 16".split(), *setting.split()])
+    args.out = str(out)
+    path = train.base_path(args)
+    assert path.name != base.name
+    (out / base.name).rename(path)
+    assert path.name in refused(run(setting), capsys)
+    assert contents(out) == {path: base.read_bytes()}  # no folder of a run
+
+
+@pytest.mark.parametrize("out_flag", ["file", "file/below", "file/far/below", "in_the_way"])
+def test_an_output_folder_that_cannot_be_is_refused(out_flag, run, tmp_path, capsys):
+    """Finding out only after the warm-up."""
+    (tmp_path / "in_the_way").mkdir()
+    for path in (tmp_path / "file", tmp_path / "in_the_way" / "sum-grpo-seed0"):
+        path.write_text("mine")
+    before = contents(tmp_path)
+    refused(run(f"--out {tmp_path / out_flag}"), capsys)
+    assert contents(tmp_path) == before
+
+
+def test_bad_input_in_a_real_process(tmp_path):
+    """A status that main returns but the process does not."""
+    command = [sys.executable, "train.py", "--variant", "nope", "--out", str(tmp_path / "out")]
+    root = Path(train.__file__).parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "nthr" in done.stderr
+    assert not (tmp_path / "out").exists()

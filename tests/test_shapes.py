@@ -1,0 +1,116 @@
+"""Variants and loss on groups of random shapes, from one response of one token, some empty."""
+
+import copy
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from advantages import VARIANTS
+from grpo import Rollout, policy_loss
+
+TOKEN_FIELDS = ("tokens", "mask", "logprobs", "probs", "hidden", "token_bias")  # (P, G, T, ...)
+FIELDS = (*TOKEN_FIELDS, "rewards", "answer_likelihood")  # (P, G, ...)
+POISON = [(math.nan, -1), (math.inf, 10**6), (-math.inf, 3)]  # a number and a token id
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+
+
+def same(a, b):
+    torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def ragged(seed: int, poison: tuple | None = None, V: int = 7, D: int = 5) -> Rollout:
+    """P groups of G responses of at most T tokens; every fifth seed has an empty response a group.
+
+    Log-probabilities reach down to -1e4. Every third seed has rewards other than 0 and 1.
+    """
+    rng = np.random.default_rng(seed)
+    P, G, T = rng.integers(1, [5, 7, 9]).tolist()
+    lengths = rng.integers(1, T + 1, (P, G))
+    if seed % 5 == 4:
+        lengths[:, 0] = 0
+    mask = torch.arange(T) < torch.tensor(lengths)[..., None]
+    rewards = rng.integers(2, size=(P, G))
+    if seed % 3 == 0:
+        rewards = rng.normal(size=(P, G)).round(1) * 10
+    rollout = Rollout(
+        tokens=torch.tensor(rng.integers(V, size=(P, G, T))),
+        mask=mask,
+        rewards=torch.tensor(rewards, dtype=torch.float64),
+        logprobs=torch.tensor(-(10 ** rng.uniform(-3, 4, (P, G, T)))),
+        probs=torch.tensor(rng.dirichlet([0.5] * V, (P, G, T))),
+        hidden=torch.tensor(rng.normal(size=(P, G, T, D))),
+        token_bias=torch.tensor(rng.normal(size=(P, G, T))),
+        answer_likelihood=torch.tensor(rng.uniform(size=(P, G))),
+    )
+    if poison is not None:
+        number, token = poison
+        for name in ("logprobs", "probs", "hidden", "token_bias"):
+            getattr(rollout, name)[~mask] = number
+        rollout.tokens[~mask] = token
+    return rollout
+
+
+def change(rollout: Rollout, names, function) -> Rollout:
+    """A copy of the rollout with the function applied to these fields."""
+    fields = {name: function(getattr(rollout, name)) for name in names}
+    return dataclasses.replace(rollout, **fields)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_on_random_shapes(name):
+    """A shape, reward or probability that no rollout made by hand has; padding that matters;
+    a group that sees its neighbours; an input that is changed."""
+    variant = VARIANTS[name]
+    for seed in range(40):
+        clean = ragged(seed)
+        poisoned = ragged(seed, POISON[seed % 3])
+        before = copy.deepcopy(poisoned)
+        A = variant(poisoned)
+        assert A.isfinite().all(), seed
+        assert A.dtype == torch.float64
+        assert (A[~clean.mask] == 0).all(), seed
+        assert torch.equal(A, variant(clean)), seed
+        for field in FIELDS:
+            same(getattr(poisoned, field), getattr(before, field))
+
+        rng = np.random.default_rng(seed)
+        p = torch.tensor(rng.permutation(A.size(0)))
+        i = torch.tensor(rng.permutation(A.size(1)))
+        close(variant(change(poisoned, FIELDS, lambda x: x[p][:, i])), A[p][:, i])
+        close(variant(change(poisoned, FIELDS, lambda x: x[:1])), A[:1])
+
+
+@pytest.mark.parametrize("aggregate", ["token", "response", "constant"])
+def test_policy_loss_on_random_shapes(aggregate):
+    """A loss or gradient that padding, the order of rows or the distance of the policies upsets."""
+    options = {"aggregate": aggregate, "max_length": 9}
+    for seed in range(40):
+        rollout = ragged(seed)
+        mask = rollout.mask
+        A = VARIANTS["critic"](rollout)
+        far = rollout.logprobs.flatten().flip(0).view(mask.size())
+        results = []
+        for fill in (0.0, math.nan, -math.inf):
+            old, new, a = (x.masked_fill(~mask, fill) for x in (rollout.logprobs, far, A))
+            kept = [x.clone() for x in (old, new, a)]
+            new.requires_grad_()
+            loss = policy_loss(new, old, a, mask, **options)
+            loss.backward()
+            assert loss.isfinite() and new.grad.isfinite().all()
+            assert (new.grad[~mask] == 0).all()
+            same((old, new.detach(), a), tuple(kept))
+            results.append((loss.detach(), new.grad))
+        same(results[1:], results[:1] * 2)
+
+        given = (new.detach(), old, a)
+        wide = [F.pad(x, (0, 4), value=math.nan) for x in given]
+        close(policy_loss(*wide, F.pad(mask, (0, 4)), **options), loss)
+        rows = [x.flip(0).flatten(0, 1)[:, None] for x in (*given, mask)]  # groups of one
+        close(policy_loss(*rows, **options), loss)
