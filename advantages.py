@@ -9,7 +9,7 @@ of `culling`. A group is all-fail (every reward is 0), all-pass (every reward is
 
 Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabulary, D width.
     rollout.rewards   (P, G)        r_i
-    rollout.mask      (P, G, T)     True on the |y_i| tokens of response y_i; A is 0 elsewhere
+    rollout.mask      (P, G, T)     True on the |y_i| tokens of response y_i, False on padding
     rollout.tokens    (P, G, T)     y_{i,t}, token t of response i, as a number
     rollout.logprobs  (P, G, T)     log pi of each token; pi is the model ("policy") that drew it
     rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), given prompt x and the tokens before t
@@ -104,7 +104,7 @@ def critic(rollout: Rollout) -> Tensor:
 
     The hope: a second network, trained beside the policy (critic_loss), learns which tokens matter.
     b_phi, phi its weights, is its output just after it has read y_{i,t}, so it judges that token;
-    the output one position earlier would be the same whatever the token is. It is added
+    one position earlier it would not have seen the token yet. It is added
     in all-fail and all-pass groups too. ValueError if rollout.token_bias is missing.
     Reported: unstable, never better: token credit without supervision adds variance, not signal.
     """
@@ -118,7 +118,8 @@ def critic_loss(bias: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
 
         loss(phi) = - mean_i A_i sum_t b_phi(y_{i,t})
 
-    b grows on tokens that keep appearing in good responses. It is linear in b, so nothing bounds b:
+    A_i is the same on all tokens of i, and the mean is over all responses. b grows on tokens that
+    keep appearing in correct responses. It is linear in b, so nothing bounds b:
     that is part of what the experiment shows.
     """
     return -(advantages * bias).masked_fill(~mask, 0.0).sum(-1).mean()
@@ -130,7 +131,7 @@ def compensation(rollout: Rollout) -> Tensor:
         A_{i,t} = A_i (2 - pi_t / pi_max)   if A_i > 0, else A_i;   A_i as in grpo
 
     pi_t is the probability that y_{i,t} was sampled with, pi_max the largest pi_t of the response.
-    The hope: seize rare opportunities, an improbable token of a good response counts up to twice.
+    The hope: seize rare opportunities. Improbable tokens of correct responses count up to twice.
     All-fail and all-pass groups: all 0.
     Reported: early divergence; it acts like an importance weight that favours improbable tokens.
     """
@@ -175,8 +176,9 @@ def ngrpo(rollout: Rollout) -> Tensor:
         A_{i,t} = (r_i - mu') / (sigma' + eps),   mu', sigma' over r_1..r_G and one virtual reward 1
 
     A correct response is imagined in every group, so an all-fail group is not all equal: it gets
-    -1/sqrt(G). All-pass groups: 0. Mixed ones shift down: G = 8, one correct: +1.871, -0.535. The
-    printed equation, whose sigma' divides by G + 1; the authors' code divides by G: +1.764, -0.504.
+    -1/sqrt(G). All-pass groups: 0. Mixed ones shift down: with one correct of eight they get +1.871
+    and -0.535. This is the printed equation, whose sigma' divides by G + 1; the authors' code
+    divides by G and gives +1.764 and -0.504.
     """
     with_virtual = torch.cat([rollout.rewards, torch.ones_like(rollout.rewards[:, :1])], dim=1)
     return on_tokens(rollout, standardise(with_virtual)[:, :-1])
@@ -203,8 +205,8 @@ def likelihood(rollout: Rollout) -> Tensor:
 def nthr_scores(rollout: Rollout) -> Tensor:
     """How much each token's gradient agrees with those of the correct responses: s (P, G, T).
 
-    arXiv 2505.18830, Eq. 7. With e_y the one-hot vector of token y, k and k' positions like t,
-    and j any response of the same group:
+    arXiv 2505.18830, Eq. 7. e_y is the one-hot vector of token y; k runs over the tokens of a
+    correct response i, k' over those of any response j of the same group:
 
         g_{i,k}  = e_{y_{i,k}} - pi(. | x, y_{i,<k})                        prediction error, (V,)
         s_{j,k'} = sum_{i correct} sum_k <g_{i,k}, g_{j,k'}> <h_{i,k}, h_{j,k'}>
@@ -236,18 +238,19 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
         selected = tokens of incorrect responses with s_{j,k'} > tau
         A_{j,k'} = eta A_j if selected, else A_j;   eta = 2 |p - 1/2|           section 7.3
 
-    tau is the mean influence of the correct responses on the least supported one among them: a
-    token above it is as entangled with them as their own tokens are. A_j is as in grpo, p the share
-    of correct responses. eta is the paper's choice, without a derivation: at p = 1/2, where correct
+    sbar_i says how strongly the correct responses support response i; tau is the least of these. A
+    token above it is as entangled with the correct responses as their own tokens are. ("Entangled"
+    does not mean the same characters: s compares gradients.) A_j is as in grpo, p the share of
+    correct responses. eta is the paper's choice, without a derivation: at p = 1/2, where correct
     and incorrect responses push equally hard, selected tokens are spared wholly; in lopsided groups
-    it is near 1 and hardly spares them. "Entangled" does not mean the same characters: s compares
-    gradients. Only mixed groups select; all-fail and all-pass groups are all 0. eta = 1 is grpo.
-    beta = -inf selects all tokens of incorrect responses. sbar_i counts i's influence on itself,
-    for with one correct response there is no other; the paper's text says "other correct
-    responses".
+    it is near 1 and hardly spares them. Only mixed groups select; all-fail and all-pass groups are
+    all 0. eta = 1 is grpo. beta = -inf selects all tokens of incorrect responses. sbar_i counts i's
+    influence on itself, for with one correct response there is no other; the paper's text says
+    "other correct responses".
     Reported: mitigates the displacement; +0.8 to +2.4 points on models of 0.5B to 3B parameters.
     """
-    s, correct = nthr_scores(rollout), rollout.rewards == 1  # (P, G, T), (P, G)
+    s = nthr_scores(rollout)  # (P, G, T)
+    correct = rollout.rewards == 1  # (P, G)
     sbar = s.sum(-1) / rollout.mask.sum(-1).clamp(min=1)  # (P, G)
     lowest = sbar.masked_fill(~correct, torch.inf).amin(1)[:, None, None]  # (P, 1, 1)
     tau = beta * lowest if beta > -torch.inf else beta  # -inf * a negative lowest is +inf

@@ -19,16 +19,17 @@ and a mean over samples of pi_theta estimates it. A baseline b may be subtracted
 does not depend on y: E[b grad ln pi_theta] = b grad sum_y pi_theta(y | x) = b grad 1 = 0. The
 expected gradient stays, its variance falls. GRPO's baseline is the mean reward mu of the group. It
 contains r_i itself, so r_i - mu is (G-1)/G times the advantage over the other responses, which only
-scales the gradient. Dividing by sigma as well changes the objective: it gives the prompts weights.
+scales the gradient (rloo has no such factor). Dividing by sigma as well changes the objective: it
+gives the prompts weights.
 
 After the first optimiser step the samples are still those of pi_old, but the policy has moved. The
 ratio pi_theta / pi_old of a token corrects for that. The gradient of ratio * A is
 ratio * A * grad ln pi_theta; where the ratio is 1, that is the estimate above. (One ratio for each
 token, not one for the whole response, is an approximation; it holds while the two are close.)
 
-The clip ends the push on a token whose ratio has left the range 1 - clip_low to 1 + clip_high.
-Without it nothing does: a token with A < 0 can be made less likely without end, from samples that
-say less and less about what pi_theta would do.
+The clip ends the push on a token that has been pushed out of the range: with A > 0 above
+1 + clip_high, with A < 0 below 1 - clip_low. Without it nothing does: a token with A < 0 can be
+made less likely without end, from samples that say less and less about what pi_theta would do.
 
 Departures from the original, arXiv 2402.03300, and why:
 - The loss is the mean over all response tokens of a mini-batch, so that tokens of long responses
@@ -102,6 +103,7 @@ def sample_rollout(
         # Nothing is skipped: a sampled padding token stays visible, as an incorrect character.
         group = tokenizer.decode_batch(ids, skip_special_tokens=False)
         texts.append([y.removesuffix(EOS) for y in group])
+        # A response that was cut off does not end with EOS and gets 0.
         rewards.append([task.reward(problem, y.removesuffix(EOS)) * y.endswith(EOS) for y in group])
     rewards = torch.tensor(rewards, device=prompts.device)
     rest = {"prompts": prompts, "problems": problems, "texts": texts, "tokenizer": tokenizer}
@@ -109,21 +111,22 @@ def sample_rollout(
     return Rollout(tokens, mask, rewards, logp, probs, h, temperature=temperature or 1.0, **rest)
 
 
-def response_outputs(model: GPT, prompts: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+def response_outputs(model: GPT, prompts: Tensor, tokens: Tensor, needed: Tensor) -> Tensor:
     """What the model puts out after each prompt and after each token of its G responses.
 
-    prompts (P, Lp), tokens and mask (P, G, T) -> (P, G, 1 + T, V), with gradient. A prompt is read
-    once for its group, whose responses then look back at its keys and values. Groups of like
-    length are read together, up to the end of their longest response; what follows is 0.
+    prompts (P, Lp), tokens (P, G, T) -> (P, G, 1 + T, V), with gradient. needed (P, G, T): True
+    where the output after a token is used; no token after those is read, and its output is 0.
+    A prompt is read once for its group, whose responses then look back at its keys and values.
     """
     P, G, T = tokens.size()
     h, cache = model.read(prompts)
     outputs = h.new_zeros(P, G, 1 + T, model.unembed.out_features)
     outputs[:, :, 0] = model.unembed(h[:, -1:])
-    lengths = mask.any(1).sum(-1)  # (P,), of the longest response
+    lengths = needed.any(1).sum(-1)  # (P,), of the longest response
+    # Eight groups of similar length at a time: little padding is read.
     for groups in lengths.argsort().split(8):
         n = lengths[groups].max()
-        own = [kv[groups].repeat_interleave(G, dim=0) for kv in cache]
+        own = [kv[groups].repeat_interleave(G, dim=0) for kv in cache]  # (8 * G, Lp, 2d) each
         h, _ = model.read(tokens[groups, :, :n].flatten(0, 1), own)
         outputs[groups, :, 1 : n + 1] = model.unembed(h).unflatten(0, (-1, G))
     return outputs
@@ -137,6 +140,7 @@ def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tenso
     """
     tokens = rollout.tokens[groups]
     mask = rollout.mask[groups]
+    # The last token is not read: nothing follows it. A token is read if another follows.
     logits = response_outputs(model, rollout.prompts[groups], tokens[..., :-1], mask[..., 1:])
     logprobs = (logits / rollout.temperature).log_softmax(-1).gather(-1, tokens[..., None])
     return logprobs[..., 0].masked_fill(~mask, 0.0)
@@ -190,7 +194,8 @@ def policy_loss(
     """The clipped loss, a scalar; all inputs (P, G, T). arXiv 2402.03300, Eq. 3; 2505.18830, Eq. 1.
 
         ratio_{i,t} = exp(log pi_theta(y_{i,t}) - log pi_old(y_{i,t}))        one per token
-        gain_{i,t}  = min(ratio A_{i,t}, clip(ratio, 1 - clip_low, 1 + clip_high) A_{i,t})
+        gain_{i,t}  = min(ratio_{i,t} A_{i,t}, clipped_{i,t} A_{i,t})
+        clipped_{i,t} is ratio_{i,t}, but within 1 - clip_low and 1 + clip_high
         loss        = - sum_{i,t} gain_{i,t} / sum_i |y_i|
 
     The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
@@ -203,7 +208,8 @@ def policy_loss(
 
     Why is it about 0 at the first update? There the ratio is 1, so the loss is
     -sum_i A_i |y_i| / sum_i |y_i|, and in most variants the A_i of a group sum to 0: with lengths
-    alike, so does this. Its value means nothing; its gradient does: there, that of log pi_theta.
+    alike, so does this. Its value means nothing; its gradient does: there, it is that of the mean
+    of -A log pi_theta.
     """
     ratio = log_ratio(logprobs, old_logprobs, mask).exp()
     A = advantages.masked_fill(~mask, 0.0)
@@ -223,10 +229,10 @@ def k3(d: Tensor) -> Tensor:
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.0) -> Tensor:
-    """One optimiser step on the loss. Returns the gradient's norm; a longer one is cut to max_norm.
+    """One optimiser step on the loss. Returns the gradient's norm, before it is scaled down.
 
-    The optimiser has one group of parameters. FloatingPointError, before the step, if the loss or
-    the gradient is not finite.
+    A gradient with a norm above max_norm is scaled down to it. The optimiser has one group of
+    parameters. FloatingPointError, before the optimiser step, if loss or gradient is not finite.
     """
     optimizer.zero_grad()
     loss.backward()
@@ -246,10 +252,10 @@ def update(
     kl * KL(pi_theta || pi_reference), k3 averaged over response tokens (arXiv 2402.03300, Eq. 4;
     on samples of pi_old, as there); reference is the model to stay near.
 
-    Returns token-weighted means over the mini-batches, each measured before the mini-batch's step:
-    loss; clip_fraction, the share of tokens whose gradient the clip stopped; approx_kl, which is
-    KL(pi_old || pi_theta) by k3; grad_norm, before shortening.
-    FloatingPointError, before the step, if the loss or the gradient is not finite.
+    Returns token-weighted means over the mini-batches, each measured before the optimiser step:
+    loss, with the KL term; clip_fraction, the share of tokens whose gradient the clip stopped;
+    approx_kl, which is KL(pi_old || pi_theta) by k3; grad_norm, before it is scaled down.
+    FloatingPointError, before the optimiser step, if the loss or the gradient is not finite.
     """
     totals = torch.zeros(4, device=advantages.device)
     for groups in torch.arange(len(advantages)).tensor_split(min(minibatches, len(advantages))):
@@ -258,7 +264,7 @@ def update(
         logprobs = response_logprobs(model, rollout, groups)
         loss = policy_loss(logprobs, rollout.logprobs[groups], A, mask, **loss_options)
         (slope,) = torch.autograd.grad(loss, logprobs, retain_graph=True)
-        stopped = (slope == 0) & (A != 0)  # an advantage, but no gradient: the clip's doing
+        stopped = (slope == 0) & (A != 0)  # an advantage, but no gradient: the clip stopped it
         if kl:
             near = response_logprobs(reference, rollout, groups).detach()
             loss = loss + kl * k3(log_ratio(near, logprobs, mask))[mask].mean()

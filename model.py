@@ -4,8 +4,8 @@ The usual transformer: embeddings, pre-norm blocks of causal attention and an ML
 unembedding. A token's position is its column. Rows are padded on the right, and no token looks at
 columns after its own, so padding is never looked at.
 
-All heads ask the same keys and values (multi-query attention, arXiv 1911.02150): sampling mostly
-waits until the cache is read from memory, and so the cache is a quarter as large.
+All heads share one set of keys and values (multi-query attention, arXiv 1911.02150). Sampling
+mostly waits until the cache is read from memory, and with four heads it is a quarter as large.
 """
 
 from typing import NamedTuple
@@ -38,19 +38,21 @@ class Block(nn.Module):
         expand = nn.Linear(D, 4 * D)
         self.mlp = nn.Sequential(nn.LayerNorm(D), expand, nn.ReLU(), nn.Linear(4 * D, D))
 
-    def forward(self, x: Tensor, mask: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
-        """past: keys and values of the columns before x, (B, C - L, 2d), or None if there are none.
+    def forward(self, x: Tensor, blocked: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
+        """x (B, L, D) stands in the last L of C columns; d = D / heads.
 
-        mask (L * heads, C) is -inf where a token must not look, else 0. Returns the new x, and the
-        keys and values of all C columns.
+        past: keys and values of the columns before x, (B, C - L, 2d), or None if there are none.
+        blocked (L * heads, C) is -inf where a token must not look, else 0. Returns the new x, and
+        the keys and values of all C columns.
         """
         B, L, D = x.size()
         q, kv = self.qkv(x).split([D, 2 * self.d], dim=-1)
         if past is not None:
             kv = torch.cat([past, kv], dim=1)  # (B, C, 2d)
         k, v = kv.split(self.d, dim=-1)  # (B, C, d)
-        q = q.reshape(B, len(mask), self.d) / self.d**0.5  # (B, L * heads, d): a row for each head
-        scores = q @ k.transpose(1, 2) + mask  # (B, L * heads, C)
+        # (B, L * heads, d): a row for each head; those of one token are neighbours, as in blocked.
+        q = q.reshape(B, len(blocked), self.d) / self.d**0.5
+        scores = q @ k.transpose(1, 2) + blocked  # (B, L * heads, C)
         y = scores.softmax(-1) @ v  # (B, L * heads, d)
         x = x + self.project(y.view(B, L, D))
         return x + self.mlp(x), kv
@@ -67,9 +69,8 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.unembed = nn.Linear(config.width, config.outputs or config.vocab_size, bias=False)
-        for weight in self.parameters():
-            if weight.dim() == 2:
-                nn.init.normal_(weight, std=0.02)  # as GPT-2 does
+        for weight in (w for w in self.parameters() if w.dim() == 2):
+            nn.init.normal_(weight, std=0.02)  # as GPT-2 does
 
     def read(self, tokens: Tensor, cache: list | None = None) -> tuple[Tensor, list[Tensor]]:
         """Reads tokens (B, L) in the columns that follow those of the cache.
@@ -81,12 +82,12 @@ class GPT(nn.Module):
         seen = cache[0].size(1) if cache else 0
         columns = torch.arange(seen, seen + L, device=tokens.device)
         # Token l stands in column seen + l, and looks at that column and those before it.
-        mask = torch.full((L, seen + L), -torch.inf, device=tokens.device).triu(seen + 1)
-        mask = mask.repeat_interleave(self.config.heads, dim=0)  # (L * heads, C)
+        blocked = torch.full((L, seen + L), -torch.inf, device=tokens.device).triu(seen + 1)
+        blocked = blocked.repeat_interleave(self.config.heads, dim=0)  # (L * heads, seen + L)
         x = self.embed_token(tokens) + self.embed_position(columns)
         grown = []
         for i, block in enumerate(self.blocks):
-            x, kv = block(x, mask, cache[i] if cache else None)
+            x, kv = block(x, blocked, cache[i] if cache else None)
             grown.append(kv)
         return self.norm(x), grown
 
@@ -100,7 +101,7 @@ class GPT(nn.Module):
 
 @torch.no_grad()
 def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature, rng) -> tuple:
-    """Samples G responses to each of prompts (P, Lp), up to end-of-sequence or T tokens.
+    """Samples G responses to each of prompts (P, Lp), B = P*G rows, up to EOS or T tokens each.
 
     Temperature 0 is greedy; rng is a torch.Generator or None. Returns tokens (P, G, T); mask
     (P, G, T), True on sampled tokens; and what sampling computed anyway: probs (P, G, T, V), those
@@ -125,5 +126,6 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
             break
         rows = rows[going]
         h, cache = model.read(token[going], [kv[going] for kv in cache])
-    mask = probs.sum(-1) > 0  # by position: where something was drawn
+    mask = probs.sum(-1) > 0  # where a token was drawn, its row of probs has been filled in
+    # (B, T, ...) -> (P, G, t + 1, ...)
     return tuple(x[:, : t + 1].unflatten(0, (-1, G)) for x in (tokens, mask, probs, hidden))

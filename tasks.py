@@ -6,7 +6,7 @@ answer, which repeats the last step. So a response can reason well and still ans
 the reverse, and both are checked exactly:
 
     response     15,20#20     15,20#21     15,21#20     20
-    reward       1            0            1            0      ends in "#20", its only "#"?
+    reward       1            0            1            0      does it end in "#20", its only "#"?
     coherent     yes          no           no           no     does the answer repeat the last step?
 
 Both checks compare strings and parse no number, so any text that a model may write can be judged.
@@ -58,7 +58,10 @@ class Task(NamedTuple):
 
     @property
     def longest(self) -> Problem:
-        """No problem of this task has a longer prompt, solution or answer: all digits are 9."""
+        """No problem of this task has a longer prompt, solution or answer: all digits are 9.
+
+        A larger digit makes no step shorter.
+        """
         nines = [10**d - 1 for d in self.digits(self.levels[-1])]
         return self.write(nines, self.levels[-1])
 
@@ -93,7 +96,7 @@ def running_totals(terms: list[int]) -> list[int]:
 def column_sums(addends: list[int]) -> list[int]:
     """347+285= is worked as 12,132,632: column by column from the right, 7+5, 47+85, 347+285.
 
-    Step k adds the last k digits of both, so that a digit more than k at its front is the carry.
+    Step k adds the last k digits of both. If the sum has k + 1 digits, the first one is the carry.
     """
     return [sum(n % 10**k for n in addends) for k in range(1, len(str(max(addends))) + 1)]
 
@@ -102,6 +105,7 @@ def partial_products(factors: list[int]) -> list[int]:
     """347*8= is worked as 56,320,376,2400,2776: 7*8; 40*8 and the total; 300*8 and the total."""
     a, b = factors
     parts = [(a // 10**k % 10 * 10**k, a % 10 ** (k + 1)) for k in range(len(str(a)))]
+    # Of 347 (7, 7), (40, 47), (300, 347): a digit's value, then all digits up to it.
     return [n * b for pair in parts for n in pair][1:]  # the first product is the first total
 
 

@@ -26,8 +26,8 @@ from model import GPT, GPTConfig
 from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
 
 TOKENIZER = build_tokenizer()
-TRAIN_SIZE = 640  # problems of each level, the same in every run
-HELD_OUT_SIZE = 100
+TRAIN_SIZE = 4480  # problems; the same in every run
+HELD_OUT_SIZE = 700
 WARMUP_STEPS = {"sum": 400, "add": 600, "mul": 350, "wall": 1000}  # of supervised learning
 COLUMNS = """step reward all_fail all_pass loss grad_norm clip_fraction approx_kl entropy length
 coherence seconds accuracy likelihood_change accuracy_by_level mean_abs_advantage mean_abs_bias"""
@@ -59,7 +59,7 @@ def parse_arguments(argv: list[str]) -> Namespace:
     cli.add_argument("--out", default="runs", help="folder of all runs and base models")
     args = cli.parse_args(argv)
     for name, (_, low, high, text) in NUMBERS.items():
-        if not low <= getattr(args, name) <= high or name == "width" and args.width % 4:
+        if not low <= getattr(args, name) <= high or (name == "width" and args.width % 4):
             cli.error(f"argument {name}: must be from {low:g} to {high:g} ({text})")
     return args
 
@@ -67,13 +67,12 @@ def parse_arguments(argv: list[str]) -> Namespace:
 def make_problems(task: Task, held: bool) -> list[Problem]:
     """Held-out problems, or those for training: as many of each level, the same in every run.
 
-    Held-out ones are distinct. In training a level that has too few repeats them, and a level that
-    the warm-up did not show gives twice as many.
+    Held-out ones are distinct. In training a level that has too few repeats them.
     """
     rng = np.random.default_rng(0)
+    count = (HELD_OUT_SIZE if held else TRAIN_SIZE) // len(task.levels)
     problems = []
     for level in task.levels:
-        count = HELD_OUT_SIZE if held else TRAIN_SIZE * (1 if level in task.shown else 2)
         tries = [task.problem(rng, level) for _ in range(20 * count)]
         distinct = {p.prompt: p for p in tries if held_out(p.prompt) == held}
         problems += (list(distinct.values()) * (1 if held else count))[:count]
@@ -153,6 +152,7 @@ def train(args, model: GPT, held: list[Problem], evaluate_every: int = 20, lr_ri
     """
     task = TASKS[args.task]
     problems = make_problems(task, held=False)
+    problems += [p for p in problems if p.level not in task.shown]  # these come twice an epoch
     rng = torch.Generator(args.device).manual_seed(args.seed)
     order = np.random.default_rng(args.seed)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
@@ -234,7 +234,7 @@ def run(args, model: GPT, folder: Path, rows: list[dict]) -> None:
     held = make_problems(task, held=True)
     if not base_path(args).exists():
         warm_up(model, task, WARMUP_STEPS[args.task], args.base_seed)
-        # The file holds its own name, so that a renamed one is noticed.
+        # The file holds its own name (part.stem is it), so that a renamed one is noticed.
         save(base_path(args), lambda part: torch.save({part.stem: model.state_dict()}, part))
     torch.set_num_threads(args.threads)
     summary = {"variant": args.variant, "task": args.task, "seed": args.seed}
