@@ -518,8 +518,8 @@ def test_every_problem(name, numbers, written, monkeypatch):
     """Incorrect arithmetic, a prompt of another width, a lost character, a problem on both sides."""
     task = TASKS[name]
     assert task.write(numbers, 3) == written
-    monkeypatch.setattr(train, "TRAIN_SIZE", 60)  # of each level
-    monkeypatch.setattr(train, "HELD_OUT_SIZE", 10)
+    monkeypatch.setattr(train, "TRAIN_SIZE", 420)
+    monkeypatch.setattr(train, "HELD_OUT_SIZE", 70)
     for held in (True, False):
         for p in train.make_problems(task, held):
             numbers = p.prompt.strip()[:-1].split(task.sign)
@@ -554,8 +554,8 @@ def test_verifier_and_coherence_compare_strings():
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_loop_over_steps(variant, monkeypatch):
     """Another rate, loss or order of problems than stated: variants could not be compared."""
-    monkeypatch.setattr(train, "TRAIN_SIZE", 6)  # of each of seven levels
-    monkeypatch.setattr(train, "HELD_OUT_SIZE", 2)
+    monkeypatch.setattr(train, "TRAIN_SIZE", 42)
+    monkeypatch.setattr(train, "HELD_OUT_SIZE", 14)
     rates = []
 
     def spy(model, optimizer, *rest, **options):
@@ -577,9 +577,7 @@ def test_the_loop_over_steps(variant, monkeypatch):
         assert row["entropy"] == pytest.approx(-(p * p.log()).sum(-1).mean().item(), rel=1e-3)
     rollout.rewards[:] = torch.arange(len(rollout.rewards))[:, None] > 2  # only three are unsolved
     assert train.cull(rollout.problems, rollout) == rollout.problems[:3]
-    assert (
-        train.cull(rollout.problems[3:], rollout) == rollout.problems[3:]
-    )  # or none would be left
+    assert train.cull(rollout.problems[3:], rollout) == rollout.problems[3:]  # not none at all
 
 
 # ---- (9) A policy that learns
