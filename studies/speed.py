@@ -3,9 +3,10 @@
     python -m studies.speed [--pairs 10] [--quick] [--threads 1] [--device cpu] [--width 64] ...
 
 All flags but the first two are those of train.py; here the device is cpu and the folder runs/speed
-unless they say otherwise, and the task is "sum". Each side runs in a process of its own. The sides take turns, so that
-whatever else the machine does slows all alike; the first 3 rounds are not counted; a ratio is taken
-within each round, and its median, smallest and largest are given. Measured are
+unless they say otherwise, and the task is "sum". Each side runs in a process of its own. The sides
+take turns, so that whatever else the machine does slows all alike; the first 3 rounds are not
+counted; a ratio is taken within each round, and its median, smallest and largest are given.
+Measured are
 1. a default step of this code and of the first edition (commit 2fb9140), whose base model comes
    from its own warm-up; seconds as both loops write them to metrics.csv;
 2. a step with one mini-batch and one of TRL's GRPOTrainer, in seconds; sampling here and by

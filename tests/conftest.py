@@ -18,8 +18,8 @@ torch.set_num_threads(1)  # the tensors are tiny; more threads only wait for eac
 def shrink(patch: pytest.MonkeyPatch) -> None:
     """Few problems and almost no warm-up; so a response counts as correct if its length is odd."""
     patch.setattr(train, "WARMUP_STEPS", dict.fromkeys(train.TASKS, 2))
-    patch.setattr(train, "TRAIN_SIZE", 12)
-    patch.setattr(train, "HELD_OUT_SIZE", 2)
+    patch.setattr(train, "TRAIN_SIZE", 84)
+    patch.setattr(train, "HELD_OUT_SIZE", 14)
     patch.setattr(train.Task, "reward", lambda task, problem, response: len(response) % 2.0)
 
 

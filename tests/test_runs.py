@@ -129,8 +129,8 @@ def test_variants_see_the_same_problems(loop):
 @pytest.mark.parametrize("task", TASKS)
 def test_no_problem_is_both_trained_on_and_held_out(task, monkeypatch):
     """Accuracy on problems that were trained on; levels that are trained on unlike often."""
-    monkeypatch.setattr(train, "TRAIN_SIZE", 120)
-    monkeypatch.setattr(train, "HELD_OUT_SIZE", 20)
+    monkeypatch.setattr(train, "TRAIN_SIZE", 840)
+    monkeypatch.setattr(train, "HELD_OUT_SIZE", 140)
     levels = TASKS[task].levels
     held = train.make_problems(TASKS[task], held=True)
     assert all(tasks.held_out(problem.prompt) for problem in held)
@@ -139,7 +139,7 @@ def test_no_problem_is_both_trained_on_and_held_out(task, monkeypatch):
     problems = train.make_problems(TASKS[task], held=False)
     assert not any(tasks.held_out(problem.prompt) for problem in problems)
     for level in levels:
-        expected = 120 if level in TASKS[task].shown else 240
+        expected = 840 // len(levels)
         assert sum(problem.level == level for problem in problems) == expected
 
 
@@ -322,3 +322,11 @@ def test_colours_on_a_terminal_only(capsys, monkeypatch):
     assert "\x1b[30;48;2;255;178;178m_\x1b[0m" in text
     assert train.coloured("1", 5.0) == "\x1b[30;48;2;100;255;100m1\x1b[0m"
     assert train.coloured("1", 0.0) == "\x1b[30;48;2;255;255;255m1\x1b[0m"
+
+
+def test_levels_that_were_not_shown_come_twice_an_epoch(loop):
+    """On `wall` the barrier would be a smaller part of what is practised."""
+    _, steps = loop("--task wall --prompts 132 --steps 1")
+    (_, rollout, _, _) = next(steps)
+    levels = [problem.level for problem in rollout.problems]
+    assert [levels.count(level) for level in range(2, 9)] == [12] * 3 + [24] * 4
