@@ -28,7 +28,7 @@ from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
 TOKENIZER = build_tokenizer()
 TRAIN_SIZE = 4480  # problems; the same in every run
 HELD_OUT_SIZE = 700
-WARMUP_STEPS = {"sum": 350, "add": 600, "mul": 300, "wall": 1000}  # of supervised learning
+WARMUP_STEPS = {"sum": 350, "add": 600, "mul": 250, "wall": 1000}  # of supervised learning
 COLUMNS = """step reward all_fail all_pass loss grad_norm clip_fraction approx_kl entropy length
 coherence seconds accuracy likelihood_change accuracy_by_level mean_abs_advantage mean_abs_bias"""
 NUMBERS = {  # setting: default, smallest, largest, help
