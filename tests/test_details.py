@@ -1,0 +1,65 @@
+"""Single lines that no formula of test_grpo.py can see: defaults, ranges, the block by itself."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+import advantages
+import grpo
+import tasks
+from grpo import Rollout
+from model import GPT, GPTConfig
+from tasks import SUM, TASKS
+
+TOKENIZER = tasks.build_tokenizer()
+CONFIG = GPTConfig(TOKENIZER.get_vocab_size(), 60, layers=1, width=16)
+
+
+def test_a_block_is_the_usual_one():
+    """Another scale of the scores, or a sign, would still sample and train, but not as well."""
+    model = GPT(CONFIG)
+    for weight in model.parameters():
+        weight.data += 0.3 * torch.randn_like(weight)
+    tokens = torch.randint(5, (2, 7))
+    x = model.embed_token(tokens) + model.embed_position(torch.arange(7))
+    block = model.blocks[0]
+    q, k, v = block.qkv(x).split([16, 4, 4], dim=-1)
+    q = q.view(2, 7, 4, 4).transpose(1, 2)
+    k, v = (shared[:, None].expand_as(q) for shared in (k, v))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+    x = x + block.project(y.reshape(2, 7, 16))
+    torch.testing.assert_close(model.hidden(tokens), model.norm(x + block.mlp(x)))
+
+
+def test_numbers_have_the_digits_of_their_level():
+    """A task without zeros, or with leading ones, is another task."""
+    rng = np.random.default_rng(0)
+    for task, level, low, high in ((SUM, 3, 0, 9), (TASKS["add"], 2, 10, 99)):
+        prompts = [task.problem(rng, level).prompt.strip(" =") for _ in range(2000)]
+        numbers = {int(number) for prompt in prompts for number in prompt.split(task.sign)}
+        assert numbers == set(range(low, high + 1))
+
+
+def test_defaults(monkeypatch):
+    """What a caller does not say: temperature 1, the longest solution, four mini-batches."""
+    model = GPT(CONFIG)
+    model.unembed.weight.data[TOKENIZER.token_to_id(tasks.EOS)] = -100 * torch.ones(16)
+    model.norm.weight.data.zero_()
+    model.norm.bias.data.fill_(1.0)  # every hidden vector is 1, so EOS is never drawn
+    problems = [SUM.write([1, 2], 2)] * 10
+    rollout = grpo.sample_rollout(model, TOKENIZER, SUM, problems, 2)
+    assert rollout.temperature == 1.0
+    assert rollout.mask.shape == (10, 2, len(SUM.longest.solution) + 1)
+    steps = []
+    monkeypatch.setattr(grpo, "descend", lambda *args: steps.append(1) or torch.tensor(0.0))
+    grpo.update(model, None, rollout, torch.ones(rollout.mask.shape))
+    assert len(steps) == 4
+
+
+def test_an_equal_group_beside_another():
+    """0.1 + 0.1 + 0.1 rounds: divided by eps, what is left would be a large advantage."""
+    rewards = torch.tensor([[0.1] * 3, [1.0, 0.0, 0.0]])
+    mask = torch.ones(2, 3, 1, dtype=torch.bool)
+    empty = torch.zeros(2, 3, 1)
+    rollout = Rollout(empty.long(), mask, rewards, empty, empty, empty)
+    assert (advantages.grpo(rollout)[0] == 0).all()
