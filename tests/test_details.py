@@ -7,9 +7,8 @@ import torch.nn.functional as F
 import advantages
 import grpo
 import tasks
-from grpo import Rollout
 from model import GPT, GPTConfig
-from tasks import SUM, TASKS
+from tasks import SUM
 
 TOKENIZER = tasks.build_tokenizer()
 CONFIG = GPTConfig(TOKENIZER.get_vocab_size(), 60, layers=1, width=16)
@@ -34,7 +33,7 @@ def test_a_block_is_the_usual_one():
 def test_numbers_have_the_digits_of_their_level():
     """A task without zeros, or with leading ones, is another task."""
     rng = np.random.default_rng(0)
-    for task, level, low, high in ((SUM, 3, 0, 9), (TASKS["add"], 2, 10, 99)):
+    for task, level, low, high in ((SUM, 3, 0, 9), (tasks.TASKS["add"], 2, 10, 99)):
         prompts = [task.problem(rng, level).prompt.strip(" =") for _ in range(2000)]
         numbers = {int(number) for prompt in prompts for number in prompt.split(task.sign)}
         assert numbers == set(range(low, high + 1))
@@ -58,8 +57,8 @@ def test_defaults(monkeypatch):
 
 def test_an_equal_group_beside_another():
     """0.1 + 0.1 + 0.1 rounds: divided by eps, what is left would be a large advantage."""
-    rewards = torch.tensor([[0.1] * 3, [1.0, 0.0, 0.0]])
-    mask = torch.ones(2, 3, 1, dtype=torch.bool)
     empty = torch.zeros(2, 3, 1)
-    rollout = Rollout(empty.long(), mask, rewards, empty, empty, empty)
-    assert (advantages.grpo(rollout)[0] == 0).all()
+    arguments = (empty.long(), empty == 0, torch.tensor([[0.1] * 3, [1.0, 0.0, 0.0]]))
+    assert (advantages.grpo(grpo.Rollout(*arguments, *[empty] * 3))[0] == 0).all()
+    pair = (empty[:1, :2].long(), empty[:1, :2] == 0, torch.tensor([[1.0, 0.0]]))
+    assert advantages.rloo(grpo.Rollout(*pair, *[empty] * 3)).flatten().tolist() == [1.0, -1.0]
