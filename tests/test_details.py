@@ -62,3 +62,30 @@ def test_an_equal_group_beside_another():
     assert (advantages.grpo(grpo.Rollout(*arguments, *[empty] * 3))[0] == 0).all()
     pair = (empty[:1, :2].long(), empty[:1, :2] == 0, torch.tensor([[1.0, 0.0]]))
     assert advantages.rloo(grpo.Rollout(*pair, *[empty] * 3)).flatten().tolist() == [1.0, -1.0]
+
+
+def test_tensors_are_made_where_the_model_is():
+    """On a GPU a tensor that is made elsewhere stops the run; here "meta" plays the other device."""
+    model = GPT(CONFIG)
+    with torch.device("meta"):
+        rollout = grpo.sample_rollout(model, TOKENIZER, SUM, [SUM.write([1, 2], 2)], 2)
+        likelihood = grpo.answer_likelihood(model, rollout)
+    assert rollout.rewards.device.type == likelihood.device.type == "cpu"
+
+
+def test_likelihood_change_of_no_mixed_group():
+    """Groups that are all correct or all incorrect say nothing of the displacement."""
+    model = GPT(CONFIG)
+    rollout = grpo.sample_rollout(model, TOKENIZER, SUM, [SUM.write([1, 2], 2)] * 2, 2)
+    rollout.rewards = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
+    assert np.isnan(grpo.likelihood_change(model, rollout))
+    assert (grpo.token_bias(model, rollout)[~rollout.mask] == 0).all()
+
+
+def test_one_token_and_the_limit_of_the_ratio():
+    """A response of one token counts whole; a ratio ends at exp(20) on both sides."""
+    one = torch.ones(1, 1, 1)
+    loss = grpo.policy_loss(0 * one, 0 * one, one, one > 0, aggregate="response")
+    assert loss == -1
+    assert grpo.log_ratio(90 * one, 0 * one, one > 0) == 20
+    assert grpo.log_ratio(0 * one, 90 * one, one > 0) == -20
