@@ -56,9 +56,9 @@ def test_defaults(monkeypatch):
 
 
 def test_an_equal_group_beside_another():
-    """0.1 + 0.1 + 0.1 rounds: divided by eps, what is left would be a large advantage."""
+    """0.9 + 0.9 + 0.9 rounds: divided by eps, what is left would be a large advantage."""
     empty = torch.zeros(2, 3, 1)
-    arguments = (empty.long(), empty == 0, torch.tensor([[0.1] * 3, [1.0, 0.0, 0.0]]))
+    arguments = (empty.long(), empty == 0, torch.tensor([[0.9] * 3, [1.0, 0.0, 0.0]]))
     assert (advantages.grpo(grpo.Rollout(*arguments, *[empty] * 3))[0] == 0).all()
     pair = (empty[:1, :2].long(), empty[:1, :2] == 0, torch.tensor([[1.0, 0.0]]))
     assert advantages.rloo(grpo.Rollout(*pair, *[empty] * 3)).flatten().tolist() == [1.0, -1.0]
@@ -87,5 +87,7 @@ def test_one_token_and_the_limit_of_the_ratio():
     one = torch.ones(1, 1, 1)
     loss = grpo.policy_loss(0 * one, 0 * one, one, one > 0, aggregate="response")
     assert loss == -1
+    options = {"aggregate": "constant", "max_length": 2}
+    assert grpo.policy_loss(0 * one, 0 * one, one, one > 0, **options) == -0.5
     assert grpo.log_ratio(90 * one, 0 * one, one > 0) == 20
     assert grpo.log_ratio(0 * one, 90 * one, one > 0) == -20
