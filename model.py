@@ -51,8 +51,9 @@ class Block(nn.Module):
             kv = torch.cat([past, kv], dim=1)  # (B, C, 2d)
         k, v = kv.split(self.d, dim=-1)  # (B, C, d)
         # (B, L * heads, d): a row for each head; those of one token are neighbours, as in blocked.
-        q = q.reshape(B, len(blocked), self.d) / self.d**0.5
-        scores = q @ k.transpose(1, 2) + blocked  # (B, L * heads, C)
+        q = q.reshape(B, len(blocked), self.d)
+        # blocked + q k^T / sqrt(d), (B, L * heads, C)
+        scores = torch.baddbmm(blocked, q, k.transpose(1, 2), alpha=self.d**-0.5)
         y = scores.softmax(-1) @ v  # (B, L * heads, d)
         x = x + self.project(y.view(B, L, D))
         return x + self.mlp(x), kv
@@ -121,11 +122,11 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
         tokens[rows, t] = token[:, 0]
         probs[rows, t] = p
         hidden[rows, t] = h[:, 0]
-        going = token[:, 0] != eos
-        if not going.any():
+        going = (token[:, 0] != eos).nonzero()[:, 0]  # places in rows
+        if not len(going):
             break
         rows = rows[going]
-        h, cache = model.read(token[going], [kv[going] for kv in cache])
+        h, cache = model.read(token[going], [kv.index_select(0, going) for kv in cache])
     mask = probs.sum(-1) > 0  # where a token was drawn, its row of probs has been filled in
     # (B, T, ...) -> (P, G, t + 1, ...)
     return tuple(x[:, : t + 1].unflatten(0, (-1, G)) for x in (tokens, mask, probs, hidden))
