@@ -2,9 +2,11 @@
 
 Every seed has a base model of its own, the same one for all arms, and for one seed all arms see the
 same problems in the same order (culling apart). So differences from grpo are paired by seed.
-Besides the variants: grpo and compensation with one mini-batch ("-1"), and two controls on sum:
-rewards drawn at random, with four mini-batches and with one, and the settled base model, whose
-learning rate falls to 0 over the last 30 % of the warm-up.
+Besides the variants: grpo and compensation with one mini-batch ("-1"). On wall, grpo with a share
+eta of the advantage left to incorrect responses: to all their tokens ("eta-0.25", "eta-0.5"; grpo
+is 1, pos_only is 0), or nothing to those that nthr selects ("nthr-0"). On sum two controls: rewards
+drawn at random, with four mini-batches and with one, and the settled base model, whose learning
+rate falls to 0 over the last 30 % of the warm-up.
 
 Runs stand side by side, one thread each. Each seed's rows are added to docs/tables/compare.csv when
 the seed is whole, and a row that is there, made with the same steps and the same core, is not run
@@ -15,8 +17,10 @@ are made from these two files alone.
 import argparse
 import contextlib
 import json
+import math
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -24,7 +28,7 @@ import numpy as np
 import torch
 
 import train
-from advantages import VARIANTS, grpo
+from advantages import VARIANTS, grpo, nthr
 from grpo import Rollout
 from studies.common import ROOT, TABLES, core_checksum, interval, markdown, pyplot
 from studies.common import read_rows, write_rows
@@ -35,6 +39,11 @@ CURVES = TABLES / "compare-curves.csv"
 LAST = 10  # steps: what describes the end of a run is a mean over these
 ONE = {"grpo-1": "grpo", "compensation-1": "compensation"}  # one mini-batch a rollout
 CONTROLS = ("random", "random-1", "settled")  # on sum
+SHARES = {  # on wall
+    "eta-0.25": partial(nthr, beta=-math.inf, eta=0.25),
+    "eta-0.5": partial(nthr, beta=-math.inf, eta=0.5),
+    "nthr-0": partial(nthr, eta=0.0),
+}
 HYPOTHESES = {  # arm: the column that decides, on sum and on wall
     "critic": ("mean_accuracy", "mean_accuracy"),
     "compensation": ("mean_accuracy", "mean_accuracy"),
@@ -53,7 +62,7 @@ def random_rewards(rollout: Rollout) -> torch.Tensor:
 
 
 def arms_of(task: str) -> list[str]:
-    return [*VARIANTS, *ONE, *(CONTROLS if task == "sum" else ())]
+    return [*VARIANTS, *ONE, *(CONTROLS if task == "sum" else SHARES)]
 
 
 def folder_of(out: str, task: str, arm: str, seed: int) -> Path:
@@ -65,7 +74,7 @@ def folder_of(out: str, task: str, arm: str, seed: int) -> Path:
 def run(task: str, arm: str, seed: int, steps: int, out: str) -> tuple[dict, list[dict]]:
     """One run of train.py, its output in a log, unless it is there. Its row and its curve."""
     torch.set_num_threads(1)
-    VARIANTS["random"] = random_rewards
+    VARIANTS.update(SHARES, random=random_rewards)
     folder = folder_of(out, task, arm, seed)
     folder.mkdir(parents=True, exist_ok=True)
     variant = "grpo" if arm == "settled" else arm.removesuffix("-1")

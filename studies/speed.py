@@ -2,8 +2,8 @@
 
     python -m studies.speed [--pairs 10] [--quick] [--threads 1] [--device cpu] [--width 64] ...
 
-All flags but the first two are those of train.py; here the device is cpu and the folder runs/speed
-unless they say otherwise, and the task is "sum". Each side runs in a process of its own. The sides
+All flags but the first two are those of train.py; here the device is cpu unless they say otherwise,
+and the task is "sum". Each side runs in a process of its own. The sides
 take turns, so that whatever else the machine does slows all alike; the first 3 rounds are not
 counted; a ratio is taken within each round, and its median, smallest and largest are given.
 Measured are
@@ -20,14 +20,13 @@ Measured are
 
 Everywhere the same problems of the default mix in the same order, at most 24 tokens a response,
 temperature 1, no KL term, float32. The learning rate is 0: the arithmetic is the same, and the
-models, and so the lengths, stay what they are. The table is printed. speed.csv in --out keeps a row
-for each measurement, setting, number of threads and device, and replaces those measured again.
+models, and so the lengths, stay what they are. The table is printed. docs/tables/speed.csv keeps a
+row for each measurement, setting, number of threads and device, and replaces those measured again.
 Part 1 needs the commit; part 2 the packages of studies/requirements-speed.txt. Without them these
-parts are left out. --quick is a smoke test with a tiny model: its numbers are noise.
+parts are left out. --quick is a smoke test with a tiny model: its numbers are noise, not kept.
 """
 
 import argparse
-import csv
 import os
 import subprocess
 import sys
@@ -44,6 +43,7 @@ import train
 from advantages import VARIANTS
 from grpo import Rollout, encode, sample_rollout
 from model import GPT, generate
+from studies.common import TABLES, markdown, read_rows, write_rows
 from tasks import EOS, PAD, TASKS, Problem
 
 FIRST_EDITION = "2fb9140"
@@ -150,7 +150,7 @@ def trl_step(report, args) -> None:
     work |= {"learning_rate": 0.0, "max_steps": len(batches(args)), "shuffle_dataset": False}
     plain = {"use_cpu": args.device == "cpu", "bf16": False, "gradient_checkpointing": False}
     plain |= {"report_to": "none", "logging_strategy": "no", "save_strategy": "no"}
-    config = GRPOConfig(args.out, disable_tqdm=True, **work, **plain)
+    config = GRPOConfig(args.folder, disable_tqdm=True, **work, **plain)
     data = Dataset.from_list([{"prompt": p.prompt} for batch in batches(args) for p in batch])
     watch = Stopwatch()
     model, tokenizer = twin(args)
@@ -264,7 +264,7 @@ def row(args, name: str, values: np.ndarray, unit: str) -> dict:
     """Repeated measurements of one thing as a row of speed.csv."""
     setting = f"{args.layers}x{args.width}, {args.prompts}x{args.group_size}"
     spread = [f"{x:.4g}" for x in (np.median(values), values.min(), values.max())]
-    cells = (name, setting, str(args.threads), args.device, *spread, unit, len(values))
+    cells = (name, setting, str(args.threads), args.device, *spread, unit, str(len(values)))
     return dict(zip(FIELDS, cells, strict=True))
 
 
@@ -307,13 +307,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--pairs", type=int, choices=range(1, 61), default=10, metavar="N")
     parser.add_argument("--quick", action="store_true", help="a smoke test: the numbers are noise")
     own, others = parser.parse_known_args(argv)
-    defaults = ["--device", "cpu", "--out", "runs/speed"] + own.quick * ["--width", "16"]
+    defaults = ["--device", "cpu"] + own.quick * ["--width", "16"]
     args = train.parse_arguments(defaults + others)
     args.pairs = 2 if own.quick else own.pairs
     args.lr = 0.0
     args.steps = 10**9  # more than are asked for
-    path = Path(args.out) / "speed.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     args.model = train.new_model(args)
     train.warm_up(args.model, TASK, train.WARMUP_STEPS["sum"], args.base_seed)
@@ -321,15 +319,12 @@ def main(argv: list[str]) -> None:
     os.environ |= {"TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
     with tempfile.TemporaryDirectory() as args.folder:
         rows = measure_all(args)
-    kept = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows({tuple(r[key] for key in KEY): r for r in kept + rows}.values())
+    if not own.quick:
+        kept = {tuple(r[key] for key in KEY): r for r in read_rows(TABLES / "speed.csv") + rows}
+        write_rows(TABLES / "speed.csv", list(kept.values()))
     print(f"torch {torch.__version__}, {args.device}, {args.threads} threads\n")
-    print("| measured | median | min to max | unit |\n|---|---|---|---|")
-    for r in rows:
-        print(f"| {r['name']} | {r['median']} | {r['min']} to {r['max']} | {r['unit']} |")
+    cells = [[r["name"], r["median"], f"{r['min']} to {r['max']}", r["unit"]] for r in rows]
+    print(markdown(["measured", "median", "min to max", "unit"], cells))
 
 
 if __name__ == "__main__":
