@@ -1,12 +1,19 @@
-"""What two studies need: the core's checksum, CSV tables, intervals, markdown, and matplotlib."""
+"""What two studies need: base models, mixed groups, CSV tables, intervals, markdown, matplotlib."""
 
 import ast
 import csv
 import hashlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
+
+import train
+from grpo import Rollout, sample_rollout
+from model import GPT
+from tasks import TASKS, Task
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "docs" / "tables"
@@ -23,6 +30,42 @@ def core_checksum() -> str:
                 node.body = node.body[ast.get_docstring(node) is not None :]
         text += ast.unparse(tree)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def settings(task: str, seed: int, out: Path) -> train.Namespace:
+    """train.py's settings for a base model on the processor; `out` is made."""
+    out.mkdir(parents=True, exist_ok=True)
+    argv = ["--task", task, "--base-seed", str(seed), "--device", "cpu", "--out", str(out)]
+    return train.parse_arguments(argv)
+
+
+def base_model(args, settle: int = 0) -> GPT:
+    """The base model of these settings, which is made and kept in args.out if it is not there."""
+    model = train.new_model(args)
+    path = train.base_path(args)
+    if not path.exists():
+        steps = train.WARMUP_STEPS[args.task]
+        train.warm_up(model, TASKS[args.task], steps, args.base_seed, settle)
+        train.save(path, lambda part: torch.save({part.stem: model.state_dict()}, part))
+    train.load_base(path, model)
+    return model
+
+
+def mixed_groups(model: GPT, task: Task, count: int, seed: int = 0) -> list[Rollout]:
+    """The first `count` mixed groups of eight, of training problems in a random order; P = 1."""
+    problems = train.make_problems(task, held=False)
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(problems)))
+    rng = torch.Generator().manual_seed(seed)
+    found = []
+    for batch in order.split(64):
+        chosen = [problems[i] for i in batch]
+        rollout = sample_rollout(model, train.TOKENIZER, task, chosen, 8, generator=rng)
+        for i in (rollout.rewards.std(1) > 0).nonzero()[:, 0].tolist():
+            parts = {k: v for k, v in vars(rollout).items() if isinstance(v, torch.Tensor | list)}
+            found.append(replace(rollout, **{k: v[i : i + 1] for k, v in parts.items()}))
+        if len(found) >= count:
+            break
+    return found[:count]
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

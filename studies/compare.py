@@ -10,8 +10,8 @@ rate falls to 0 over the last 30 % of the warm-up.
 
 Runs stand side by side, one thread each. Each seed's rows are added to docs/tables/compare.csv when
 the seed is whole, and a row that is there, made with the same steps and the same core, is not run
-again. docs/tables/compare-curves.csv holds accuracy by level over the steps. Tables and the figure
-are made from these two files alone.
+again. docs/tables/compare-curves.csv holds accuracy by level over the steps. The tables
+(docs/tables/compare.md) and figures are made from these two files alone.
 """
 
 import argparse
@@ -30,8 +30,8 @@ import torch
 import train
 from advantages import VARIANTS, grpo, nthr
 from grpo import Rollout
-from studies.common import ROOT, TABLES, core_checksum, interval, markdown, pyplot
-from studies.common import read_rows, write_rows
+from studies.common import ROOT, TABLES, base_model, core_checksum, interval, markdown
+from studies.common import pyplot, read_rows, write_rows
 from tasks import TASKS
 
 ROWS = TABLES / "compare.csv"
@@ -39,6 +39,7 @@ CURVES = TABLES / "compare-curves.csv"
 LAST = 10  # steps: what describes the end of a run is a mean over these
 ONE = {"grpo-1": "grpo", "compensation-1": "compensation"}  # one mini-batch a rollout
 CONTROLS = ("random", "random-1", "settled")  # on sum
+LONG = "grpo-400"  # on sum: a default run, for the picture of levels over steps
 SHARES = {  # on wall
     "eta-0.25": partial(nthr, beta=-math.inf, eta=0.25),
     "eta-0.5": partial(nthr, beta=-math.inf, eta=0.5),
@@ -62,12 +63,16 @@ def random_rewards(rollout: Rollout) -> torch.Tensor:
 
 
 def arms_of(task: str) -> list[str]:
-    return [*VARIANTS, *ONE, *(CONTROLS if task == "sum" else SHARES)]
+    return [*VARIANTS, *ONE, *((*CONTROLS, LONG) if task == "sum" else SHARES)]
+
+
+def steps_of(arm: str, steps: int) -> int:
+    return {"settled": 0, LONG: train.NUMBERS["steps"][0]}.get(arm, steps)
 
 
 def folder_of(out: str, task: str, arm: str, seed: int) -> Path:
     """Arms whose settings do not stand in the run's name have a folder of their own."""
-    own = arm in (*ONE, "random-1", "settled")
+    own = arm in (*ONE, "random-1", "settled", LONG)
     return Path(out) / f"{task}-{seed}" / (arm if own else "")
 
 
@@ -77,9 +82,9 @@ def run(task: str, arm: str, seed: int, steps: int, out: str) -> tuple[dict, lis
     VARIANTS.update(SHARES, random=random_rewards)
     folder = folder_of(out, task, arm, seed)
     folder.mkdir(parents=True, exist_ok=True)
-    variant = "grpo" if arm == "settled" else arm.removesuffix("-1")
+    variant = "grpo" if arm in ("settled", LONG) else arm.removesuffix("-1")
     argv = ["--task", task, "--variant", variant, "--seed", str(seed), "--base-seed", str(seed)]
-    argv += ["--steps", "0" if arm == "settled" else str(steps), "--device", "cpu"]
+    argv += ["--steps", str(steps_of(arm, steps)), "--device", "cpu"]
     argv += ["--minibatches", "1" if arm.endswith("-1") else "4", "--out", str(folder)]
     args = train.parse_arguments(argv)
     done = folder / f"{task}-{variant}-seed{seed}"
@@ -96,16 +101,10 @@ def run(task: str, arm: str, seed: int, steps: int, out: str) -> tuple[dict, lis
 def prepare_base(args, arm: str, shared: Path) -> None:
     """The base model in args.out: the seed's, made where it is missing, or the settled one."""
     path = train.base_path(args)
-    if path.exists():
-        return
-    if arm != "settled" and (shared / path.name).exists():
+    if arm != "settled" and not path.exists() and (shared / path.name).exists():
         path.write_bytes((shared / path.name).read_bytes())
-        return
-    model = train.new_model(args)
     steps = train.WARMUP_STEPS[args.task]
-    settle = int(0.3 * steps) if arm == "settled" else 0
-    train.warm_up(model, TASKS[args.task], steps, args.base_seed, settle)
-    train.save(path, lambda part: torch.save({part.stem: model.state_dict()}, part))
+    base_model(args, int(0.3 * steps) if arm == "settled" else 0)
 
 
 def measures(task: str, arm: str, seed: int, done: Path) -> dict:
@@ -172,7 +171,7 @@ def missing(task: str, seed: int, steps: int) -> list[str]:
     """The arms of a seed that ROWS does not hold, or holds from another core or step count."""
     there = set()
     for row in read_rows(ROWS):
-        wanted = "0" if row["arm"] == "settled" else str(steps)
+        wanted = str(steps_of(row["arm"], steps))
         made = (row["task"], row["seed"], row["core"], row["steps"])
         if made == (task, str(seed), core_checksum(), wanted):
             there.add(row["arm"])
@@ -192,61 +191,85 @@ def shown(values: tuple[float, float, float], scale: float = 100) -> str:
     return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
+def rows_of(task: str) -> dict:
+    return {(row["arm"], row["seed"]): row for row in read_rows(ROWS) if row["task"] == task}
+
+
+def mean(rows: dict, arm: str, column: str, scale: float = 100, digits: int = 1) -> str:
+    values = [float(row[column]) for (name, _), row in rows.items() if name == arm and row[column]]
+    return f"{scale * np.mean(values):.{digits}f}" if values else ""
+
+
 def table(task: str) -> str:
-    """Means over seeds, then the differences from grpo in points, with 95 % intervals."""
-    rows = {(row["arm"], row["seed"]): row for row in read_rows(ROWS) if row["task"] == task}
-    columns = ["final_accuracy", "mean_accuracy", "final_sampled"]
-    columns += ["mean_not_shown"] if task == "wall" else []
-    columns += ["all_fail_last", "entropy_last", "coherence_last"]
-    means = []
-    differences = []
+    """Means over seeds, in %, entropy in nats; on wall accuracy apart for levels not shown."""
+    rows = rows_of(task)
+    cells = []
     for arm in arms_of(task):
-        mine = [row for (name, _), row in rows.items() if name == arm]
-        if not mine:
+        if not mean(rows, arm, "final_accuracy"):
             continue
-        cells = [f"`{arm}`"]
-        for column in columns:
-            values = [float(row[column]) for row in mine if row[column]]
-            scale = 1 if column == "entropy_last" else 100
-            cells.append(f"{scale * np.mean(values):.{2 if scale == 1 else 1}f}" if values else "")
-        means.append(cells)
-        if arm != "grpo" and len(mine) > 1:
-            cells = [shown(difference(rows, arm, column)) for column in columns]
-            differences.append([f"`{arm}`", *cells])
-    names = ["arm", *(column.replace("_", " ") for column in columns)]
-    return markdown(names, means) + "\n\n" + markdown(names, differences)
+        cells.append([f"`{arm}`"])
+        for column in ("final_accuracy", "mean_accuracy", "final_sampled"):
+            cells[-1].append(mean(rows, arm, column))
+            hidden = column.replace("mean_accuracy", "mean") + "_not_shown"
+            cells[-1][-1] += f" / {mean(rows, arm, hidden)}" if task == "wall" else ""
+        cells[-1].append(mean(rows, arm, "all_fail_last"))
+        cells[-1].append(mean(rows, arm, "entropy_last", 1, 2))
+        cells[-1].append(mean(rows, arm, "coherence_last"))
+    header = ["arm", "greedy, end", "greedy, mean", "sampled, end", "all-fail", "entropy"]
+    return markdown([*header, "coherence"], cells)
+
+
+def differences(task: str) -> str:
+    """Each arm minus grpo (arms with one mini-batch: minus grpo-1), paired by seed, 95 %."""
+    rows = rows_of(task)
+    cells = []
+    for arm in arms_of(task):
+        if arm in ("grpo", LONG) or not mean(rows, arm, "final_accuracy"):
+            continue
+        columns = ["final_accuracy", "mean_accuracy", "coherence_all", "all_fail_last"]
+        columns += ["mean_not_shown"] if task == "wall" else []
+        cells.append([f"`{arm}`", *(shown(difference(rows, arm, column)) for column in columns)])
+    header = ["arm", "greedy, end", "greedy, mean", "coherence, whole run", "all-fail"]
+    return markdown(header + ["not shown, mean"] * (task == "wall"), cells)
 
 
 def verdicts() -> str:
     """Each hypothesis by its primary measure: seen, too small to matter, or open."""
     cells = []
-    for arm, (on_sum, on_wall) in HYPOTHESES.items():
-        for task, column in (("sum", on_sum), ("wall", on_wall)):
-            rows = {
-                (row["arm"], row["seed"]): row for row in read_rows(ROWS) if row["task"] == task
-            }
+    for arm, columns in HYPOTHESES.items():
+        for task, column in zip(("sum", "wall"), columns):
+            rows = rows_of(task)
+            count = sum(name == arm for name, _ in rows)
+            if count < 2:
+                continue
             usual = difference(rows, arm, column)
             _, low, high = difference(rows, arm, column, 1 - 0.05 / 16)
             seen = low > 0 or high < 0
             small = -0.03 < usual[1] and usual[2] < 0.03
             verdict = "seen" if seen else "within 3 points" if small else "open"
-            count = sum(name == arm for name, _ in rows)
+            # Half the width of a 95 % interval shrinks as one over the root of the seeds.
+            wanted = count * ((usual[2] - usual[1]) / 2 / 0.03) ** 2
+            verdict += f", about {wanted:.0f} seeds" if verdict == "open" else ""
             cells.append([f"`{arm}`", task, column, shown(usual), verdict, str(count)])
     header = ["variant", "task", "measure", "minus grpo, points (95 %)", "verdict", "seeds"]
     return markdown(header, cells)
 
 
-def figure() -> None:
-    """Accuracy of each level over the steps of grpo, mean and range over seeds."""
+def levels_figure() -> None:
+    """Accuracy of each level over the steps of grpo: default runs on sum, mean and range of seeds.
+
+    On wall runs as long as the study's.
+    """
     plt = pyplot()
-    _, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True)
-    for ax, task in zip(axes, ("sum", "wall")):
-        points = [x for x in read_rows(CURVES) if (x["task"], x["arm"]) == (task, "grpo")]
+    _, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
+    for ax, task, arm in zip(axes, ("sum", "wall"), (LONG, "grpo")):
+        points = [x for x in read_rows(CURVES) if (x["task"], x["arm"]) == (task, arm)]
         steps = sorted({int(x["step"]) for x in points})
-        shares = [
-            [x["accuracy_by_level"].split() for x in points if int(x["step"]) == n] for n in steps
-        ]
-        curves = np.array(shares, dtype=float)  # (steps, seeds, levels)
+        at = {
+            n: [x["accuracy_by_level"].split() for x in points if int(x["step"]) == n]
+            for n in steps
+        }
+        curves = np.array(list(at.values()), dtype=float)  # (steps, seeds, levels)
         for i, level in enumerate(TASKS[task].levels):
             colour = plt.cm.viridis(i / len(TASKS[task].levels))
             ax.plot(steps, curves[:, :, i].mean(1), color=colour, label=f"{level} terms")
@@ -254,9 +277,34 @@ def figure() -> None:
             ax.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
         ax.set(title=f"{task}, {curves.shape[1]} seeds", xlabel="step", ylim=(0, 1))
     axes[0].set_ylabel("greedy accuracy, held out")
-    axes[0].legend(frameon=False, fontsize=8)
+    axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     plt.tight_layout()
-    plt.savefig(ROOT / "docs" / "levels.png", dpi=110)
+    plt.savefig(ROOT / "docs" / "levels.png", dpi=100)
+
+
+def shares_figure() -> None:
+    """On wall: what keeping a share of the push on incorrect responses does, minus grpo."""
+    plt = pyplot()
+    rows = rows_of("wall")
+    arms = {
+        "pos_only": "0",
+        "eta-0.25": "1/4",
+        "eta-0.5": "1/2",
+        "nthr-0": "nthr, 0",
+        "nthr": "nthr",
+    }
+    names = {"final_accuracy_not_shown": "accuracy, not shown, points"}
+    names |= {"entropy_last": "entropy, 0.01 nats", "all_fail_last": "all-fail groups, points"}
+    _, axes = plt.subplots(1, 3, figsize=(10, 3))
+    for ax, (column, name) in zip(axes, names.items()):
+        found = np.array([difference(rows, arm, column) for arm in arms]) * 100
+        bars = abs(found[:, 1:].T - found[:, 0])
+        ax.errorbar(range(len(arms)), found[:, 0], bars, fmt="o", capsize=3)
+        ax.axhline(0, color="black", linewidth=0.8)
+        ax.set_xticks(range(len(arms)), arms.values(), fontsize=8)
+        ax.set(title=f"{name}, minus grpo", xlabel="share kept by incorrect responses")
+    plt.tight_layout()
+    plt.savefig(ROOT / "docs" / "shares.png", dpi=100)
 
 
 def main() -> None:
@@ -277,10 +325,15 @@ def main() -> None:
                     jobs.append(pool.submit(*job))
         for job in as_completed(jobs):
             add(job.result())
-    for task in ("sum", "wall"):
-        print(f"\n{task}\n\n{table(task)}")
-    print(f"\n{verdicts()}")
-    figure()
+    tasks = [task for task in ("sum", "wall") if rows_of(task)]
+    text = f"# All variants\n\n{verdicts()}\n"
+    for task in tasks:
+        text += f"\n## {task}\n\n{table(task)}\n\nMinus grpo, in points:\n\n{differences(task)}\n"
+    (TABLES / "compare.md").write_text(text)
+    print(text)
+    if len(tasks) == 2:
+        levels_figure()
+    shares_figure()
 
 
 if __name__ == "__main__":
