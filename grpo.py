@@ -17,10 +17,10 @@ The gradient of pi is pi times the gradient of ln pi (the log-derivative trick).
 
 and a mean over samples of pi_theta estimates it. A baseline b may be subtracted from r(y) if it
 does not depend on y: E[b grad ln pi_theta] = b grad sum_y pi_theta(y | x) = b grad 1 = 0. The
-expected gradient stays, its variance falls. GRPO's baseline is the mean reward mu of the group. It
-contains r_i itself, so r_i - mu is (G-1)/G times the advantage over the other responses, which only
-scales the gradient (rloo has no such factor). Dividing by sigma as well changes the objective: it
-gives the prompts weights.
+expected gradient stays; with b near the expected reward its variance falls. GRPO's baseline is the
+mean reward mu of the group. It contains r_i itself, so r_i - mu is (G-1)/G times the advantage over
+the other responses, which only scales the gradient (rloo has no such factor). Dividing by sigma as
+well changes the objective: it gives the prompts weights.
 
 After the first optimiser step the samples are still those of pi_old, but the policy has moved. The
 ratio pi_theta / pi_old of a token corrects for that. The gradient of ratio * A is
