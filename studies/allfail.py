@@ -136,6 +136,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--out", default="runs/compare", help="folder of studies.compare")
     options = parser.parse_args()
+    out = f"{options.out}/{core_checksum()}"
     torch.set_num_threads(1)
     for task in options.tasks:
         for seed in options.seeds:
@@ -143,7 +144,7 @@ def main() -> None:
             mine = [row for row in rows if (row["task"], row["seed"]) == (task, str(seed))]
             if {row["core"] for row in mine} != {core_checksum()}:
                 others = [row for row in rows if row not in mine]
-                write_rows(ROWS, others + measure(task, seed, options.out))
+                write_rows(ROWS, others + measure(task, seed, out))
     text = "# What can be solved at all\n"
     for task in options.tasks:
         not_shown = [level for level in TASKS[task].levels if level not in TASKS[task].shown]

@@ -78,10 +78,11 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 def write_rows(path: Path, rows: list[dict]) -> None:
     """Writes the rows, whole or not at all; the first one names the columns."""
+    names = list(rows[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     with open(part, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+        writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows(rows)
     part.replace(path)

@@ -1,4 +1,4 @@
-"""All variants on both testbeds: python -m studies.compare [--seeds 1 2 ...] [--tasks wall sum]
+"""All variants on both testbeds: python -m studies.compare [--tasks wall] [--seeds 1 2] [--arms ..]
 
 Every seed has a base model of its own, the same one for all arms, and for one seed all arms see the
 same problems in the same order (culling apart). So differences from grpo are paired by seed.
@@ -8,10 +8,11 @@ is 1, pos_only is 0), or nothing to those that nthr selects ("nthr-0"). On sum t
 drawn at random, with four mini-batches and with one, and the settled base model, whose learning
 rate falls to 0 over the last 30 % of the warm-up.
 
-Runs stand side by side, one thread each. Each seed's rows are added to docs/tables/compare.csv when
-the seed is whole, and a row that is there, made with the same steps and the same core, is not run
-again. docs/tables/compare-curves.csv holds accuracy by level over the steps. The tables
-(docs/tables/compare.md) and figures are made from these two files alone.
+Runs stand side by side, one thread each, in a folder named after the core's checksum. Each seed's
+rows are added to docs/tables/compare.csv when the seed is whole, and a row that is there, made with
+as many steps and the same core, is not run again. docs/tables/compare-curves.csv holds accuracy by
+level over the steps. The tables (docs/tables/compare.md) and figures are made from these two files
+alone, and from the rows of one core: that of the last row.
 """
 
 import argparse
@@ -36,6 +37,7 @@ from tasks import TASKS
 
 ROWS = TABLES / "compare.csv"
 CURVES = TABLES / "compare-curves.csv"
+STEPS = 200
 LAST = 10  # steps: what describes the end of a run is a mean over these
 ONE = {"grpo-1": "grpo", "compensation-1": "compensation"}  # one mini-batch a rollout
 CONTROLS = ("random", "random-1", "settled")  # on sum
@@ -66,8 +68,8 @@ def arms_of(task: str) -> list[str]:
     return [*VARIANTS, *ONE, *((*CONTROLS, LONG) if task == "sum" else SHARES)]
 
 
-def steps_of(arm: str, steps: int) -> int:
-    return {"settled": 0, LONG: train.NUMBERS["steps"][0]}.get(arm, steps)
+def steps_of(arm: str) -> int:
+    return {"settled": 0, LONG: train.NUMBERS["steps"][0]}.get(arm, STEPS)
 
 
 def folder_of(out: str, task: str, arm: str, seed: int) -> Path:
@@ -76,15 +78,18 @@ def folder_of(out: str, task: str, arm: str, seed: int) -> Path:
     return Path(out) / f"{task}-{seed}" / (arm if own else "")
 
 
-def run(task: str, arm: str, seed: int, steps: int, out: str) -> tuple[dict, list[dict]]:
-    """One run of train.py, its output in a log, unless it is there. Its row and its curve."""
+def run(task: str, arm: str, seed: int, out: str) -> tuple[dict, list[dict]]:
+    """One run of train.py, its output in a log, unless it is there. Its row and its curve.
+
+    out ends in the core's checksum.
+    """
     torch.set_num_threads(1)
     VARIANTS.update(SHARES, random=random_rewards)
     folder = folder_of(out, task, arm, seed)
     folder.mkdir(parents=True, exist_ok=True)
     variant = "grpo" if arm in ("settled", LONG) else arm.removesuffix("-1")
     argv = ["--task", task, "--variant", variant, "--seed", str(seed), "--base-seed", str(seed)]
-    argv += ["--steps", str(steps_of(arm, steps)), "--device", "cpu"]
+    argv += ["--steps", str(steps_of(arm)), "--device", "cpu"]
     argv += ["--minibatches", "1" if arm.endswith("-1") else "4", "--out", str(folder)]
     args = train.parse_arguments(argv)
     done = folder / f"{task}-{variant}-seed{seed}"
@@ -95,7 +100,7 @@ def run(task: str, arm: str, seed: int, steps: int, out: str) -> tuple[dict, lis
                 prepare_base(args, arm, Path(out) / f"{task}-{seed}")
                 if train.main(argv):
                     raise RuntimeError(f"{task} {arm} {seed} failed, see {log.name}")
-    return measures(task, arm, seed, done), curve(task, arm, seed, done)
+    return measures(task, arm, seed, done) | {"core": Path(out).name}, curve(task, arm, seed, done)
 
 
 def prepare_base(args, arm: str, shared: Path) -> None:
@@ -116,7 +121,7 @@ def measures(task: str, arm: str, seed: int, done: Path) -> dict:
         "arm": arm,
         "seed": seed,
         "steps": summary["steps"],
-        "core": core_checksum(),
+        "core": "",
     }
     for name in ("base_accuracy", "final_accuracy", "base_sampled", "final_sampled"):
         shares = summary[f"{name}_by_level"]
@@ -151,9 +156,9 @@ def curve(task: str, arm: str, seed: int, done: Path) -> list[dict]:
     return [head | {"step": step, "accuracy_by_level": shares} for step, shares in points]
 
 
-def run_seed(task: str, seed: int, arms: list[str], steps: int, out: str) -> list[tuple]:
+def run_seed(task: str, seed: int, arms: list[str], out: str) -> list[tuple]:
     """The arms of one seed, one after the other: (row, curve) each."""
-    return [run(task, arm, seed, steps, out) for arm in arms]
+    return [run(task, arm, seed, out) for arm in arms]
 
 
 def add(results: list[tuple[dict, list[dict]]]) -> None:
@@ -167,15 +172,14 @@ def add(results: list[tuple[dict, list[dict]]]) -> None:
     write_rows(CURVES, others(CURVES) + [point for _, points in results for point in points])
 
 
-def missing(task: str, seed: int, steps: int) -> list[str]:
-    """The arms of a seed that ROWS does not hold, or holds from another core or step count."""
+def missing(task: str, seed: int, arms: list[str]) -> list[str]:
+    """Those arms of a seed that ROWS does not hold, or holds from another core or step count."""
     there = set()
     for row in read_rows(ROWS):
-        wanted = str(steps_of(row["arm"], steps))
         made = (row["task"], row["seed"], row["core"], row["steps"])
-        if made == (task, str(seed), core_checksum(), wanted):
+        if made == (task, str(seed), core_checksum(), str(steps_of(row["arm"]))):
             there.add(row["arm"])
-    return [arm for arm in arms_of(task) if arm not in there]
+    return [arm for arm in arms if arm not in there]
 
 
 def difference(rows: dict, arm: str, column: str, level: float = 0.95) -> tuple:
@@ -192,7 +196,9 @@ def shown(values: tuple[float, float, float], scale: float = 100) -> str:
 
 
 def rows_of(task: str) -> dict:
-    return {(row["arm"], row["seed"]): row for row in read_rows(ROWS) if row["task"] == task}
+    """(arm, seed) -> row, of the core that made the last row."""
+    rows = [row for row in read_rows(ROWS) if row["core"] == read_rows(ROWS)[-1]["core"]]
+    return {(row["arm"], row["seed"]): row for row in rows if row["task"] == task}
 
 
 def mean(rows: dict, arm: str, column: str, scale: float = 100, digits: int = 1) -> str:
@@ -243,7 +249,7 @@ def verdicts() -> str:
             if count < 2:
                 continue
             usual = difference(rows, arm, column)
-            _, low, high = difference(rows, arm, column, 1 - 0.05 / 16)
+            _, low, high = difference(rows, arm, column, 1 - 0.05 / 16)  # 8 hypotheses, 2 testbeds
             seen = low > 0 or high < 0
             small = -0.03 < usual[1] and usual[2] < 0.03
             verdict = "seen" if seen else "within 3 points" if small else "open"
@@ -311,29 +317,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", nargs="+", choices=("wall", "sum"), default=["wall", "sum"])
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(1, 11)))
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--arms", nargs="+", help="default: all of the testbed")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each")
     parser.add_argument("--out", default="runs/compare")
     options = parser.parse_args()
+    interval([0, 1])  # scipy is missing now, or not at all
+    out = f"{options.out}/{core_checksum()}"
     jobs = []
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         for task in options.tasks:
             for seed in options.seeds:
-                arms = missing(task, seed, options.steps)
+                arms = missing(task, seed, options.arms or arms_of(task))
                 if arms:
-                    job = (run_seed, task, seed, arms, options.steps, options.out)
-                    jobs.append(pool.submit(*job))
+                    jobs.append(pool.submit(run_seed, task, seed, arms, out))
         for job in as_completed(jobs):
             add(job.result())
     tasks = [task for task in ("sum", "wall") if rows_of(task)]
     text = f"# All variants\n\n{verdicts()}\n"
     for task in tasks:
-        text += f"\n## {task}\n\n{table(task)}\n\nMinus grpo, in points:\n\n{differences(task)}\n"
+        seeds = len({seed for _, seed in rows_of(task)})
+        text += f"\n## {task}, {seeds} seeds\n\n{table(task)}\n"
+        text += f"\nMinus grpo, in points:\n\n{differences(task)}\n"
     (TABLES / "compare.md").write_text(text)
     print(text)
-    if len(tasks) == 2:
+    if len(tasks) == 2 and not options.arms:
         levels_figure()
-    shares_figure()
+        shares_figure()
 
 
 if __name__ == "__main__":

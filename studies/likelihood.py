@@ -196,8 +196,9 @@ def main() -> None:
     parser.add_argument("--bases", nargs="+", type=int, default=list(range(1, 11)))
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--calibrate", action="store_true", help="only try SGD steps")
-    parser.add_argument("--out", default="runs/compare", help="folder of the base models")
+    parser.add_argument("--out", default="runs/compare", help="folder of studies.compare")
     options = parser.parse_args()
+    out = f"{options.out}/{core_checksum()}"
     torch.set_num_threads(1)
     if options.calibrate:
         return calibrate()
@@ -209,7 +210,7 @@ def main() -> None:
             there = [row for row in read_rows(ROWS) if row not in kept]
             made = {(row["core"], len(there)) for row in there}
             if made != {(core_checksum(), options.questions)}:
-                write_rows(ROWS, kept + measure(task, base, options.questions, options.out))
+                write_rows(ROWS, kept + measure(task, base, options.questions, out))
     text = ""
     for task in ("sum", "wall"):
         text += f"## {task}\n\n{arm_table(task)}\n\n{gwhes_table(task)}\n\n"

@@ -49,7 +49,7 @@ def test_rows_that_are_there_are_not_run_again(tmp_path, monkeypatch):
     arms = compare.arms_of("wall")
     rows = [study_row("wall", arm, 1, 0.5) | change for arm, change in zip(arms, changes)]
     common.write_rows(compare.ROWS, rows)
-    assert compare.missing("wall", 1, 200) == arms[:4] + arms[5:]
+    assert compare.missing("wall", 1, arms) == arms[:4] + arms[5:]
 
 
 def test_the_checksum_is_of_the_code_alone(tmp_path, monkeypatch):
