@@ -55,8 +55,9 @@ def grpo(rollout: Rollout) -> Tensor:
         A_{i,t} = (r_i - mu) / (sigma + eps)
 
     A response is good if it beats the others of its group: the group's mean is the baseline, the
-    reward to expect, so no second network has to predict it. Dividing by sigma gives rare outcomes
-    weight: the one correct response of eight gets +2.65, each of seven correct ones +0.38.
+    reward to expect, so no second network has to predict it. Dividing by sigma makes lopsided
+    groups, in which nearly all rewards are equal, count more: with one correct response of eight
+    +0.88 and -0.13 become +2.65 and -0.38; with four +0.5 and -0.5 become +1 and -1.
     All-fail and all-pass groups: all 0.
     """
     return on_tokens(rollout, standardise(rollout.rewards))
@@ -68,14 +69,14 @@ def dr_grpo(rollout: Rollout) -> Tensor:
         A_{i,t} = r_i - mu
 
     Without sigma the sum of |A_i| over a group is in proportion to p(1-p), not to sqrt(p(1-p)), p
-    its share of correct responses: lopsided groups count still less than in grpo. All-fail,
-    all-pass: all 0.
+    its share of correct responses: lopsided groups count less than in grpo. All-fail and all-pass
+    groups: all 0.
     """
     return on_tokens(rollout, centre(rollout.rewards))
 
 
 def rloo(rollout: Rollout) -> Tensor:
-    """REINFORCE leave-one-out. arXiv 2402.14740.
+    """REINFORCE leave-one-out: its baseline, here in the clipped loss per token. arXiv 2402.14740.
 
         A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  (r_i - mu) G / (G - 1)
 
@@ -162,9 +163,10 @@ def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
 
         A_{i,t} = -c in an all-fail group, else A_i as in grpo
 
-    GRPO learns nothing from a group that failed altogether, and samples the same again. Pushing all
-    its responses down moves probability to answers not tried yet. c = 0 is grpo. All-pass: 0.
-    Reported: a small, inconclusive gain; later confirmed by the paper of ngrpo.
+    GRPO learns nothing from a group that failed altogether, and samples the same again. The hope:
+    pushing its responses down moves probability to answers not tried yet. c = 0 is grpo. All-pass
+    groups: all 0.
+    Reported: a small, inconclusive gain. The paper of ngrpo, a related method, reports a clear one.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     return on_tokens(rollout, standardise(rollout.rewards).masked_fill(all_fail, -c))
@@ -175,10 +177,10 @@ def ngrpo(rollout: Rollout) -> Tensor:
 
         A_{i,t} = (r_i - mu') / (sigma' + eps),   mu', sigma' over r_1..r_G and one virtual reward 1
 
-    A correct response is imagined in every group, so an all-fail group is not all equal: it gets
-    -1/sqrt(G). All-pass groups: 0. Mixed ones shift down: with one correct of eight they get +1.871
-    and -0.535. This is the printed equation, whose sigma' divides by G + 1; the authors' code
-    divides by G and gives +1.764 and -0.504.
+    A correct response is imagined in every group, so the rewards of an all-fail group are not all
+    equal: each response gets -1/sqrt(G). All-pass groups: 0. Mixed ones shift down: with one of
+    eight correct to +1.871 and -0.535. This is the printed equation, whose sigma' divides by G + 1;
+    the authors' code divides by G and gives +1.764 and -0.504.
     """
     with_virtual = torch.cat([rollout.rewards, torch.ones_like(rollout.rewards[:, :1])], dim=1)
     return on_tokens(rollout, standardise(with_virtual)[:, :-1])
@@ -230,8 +232,9 @@ def nthr_scores(rollout: Rollout) -> Tensor:
 def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tensor:
     """Negative token hidden reward. arXiv 2505.18830, section 5, Algorithm 1.
 
-    GRPO pushes down all tokens of an incorrect response, its correct steps too. That can make the
-    correct responses less likely (lazy likelihood displacement). NTHR spares the tokens that would:
+    GRPO pushes down all tokens of an incorrect response, its correct steps too. Correct responses
+    share these steps, so they can become less likely as well (lazy likelihood displacement). NTHR
+    pushes the tokens less that would do this most:
 
         sbar_i   = mean over the tokens of correct response i of s_{i,k}        s: nthr_scores
         tau      = beta min_{i correct} sbar_i                                  Eq. 8

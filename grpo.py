@@ -15,30 +15,37 @@ The gradient of pi is pi times the gradient of ln pi (the log-derivative trick).
 
     grad J = sum_y pi_theta(y | x) r(y) grad ln pi_theta(y | x) = E[ r(y) grad ln pi_theta(y | x) ]
 
-and a mean over samples of pi_theta estimates it. A baseline b may be subtracted from r(y) if it
-does not depend on y: E[b grad ln pi_theta] = b grad sum_y pi_theta(y | x) = b grad 1 = 0. The
-expected gradient stays; with b near the expected reward its variance falls. GRPO's baseline is the
-mean reward mu of the group. It contains r_i itself, so r_i - mu is (G-1)/G times the advantage over
-the other responses, which only scales the gradient (rloo has no such factor). Dividing by sigma as
-well changes the objective: it gives the prompts weights.
+and a mean over samples y of pi_theta estimates it. A response is written token by token,
+ln pi_theta(y | x) = sum_t ln pi_theta(y_t | x, y_<t), so each of its tokens is pushed by r(y).
 
-After the first optimiser step the samples are still those of pi_old, but the policy has moved. The
-ratio pi_theta / pi_old of a token corrects for that. The gradient of ratio * A is
-ratio * A * grad ln pi_theta; where the ratio is 1, that is the estimate above. (One ratio for each
-token, not one for the whole response, is an approximation; it holds while the two are close.)
+A baseline b may be subtracted from r(y) if it does not depend on y: E[b grad ln pi_theta] =
+b grad sum_y pi_theta(y | x) = b grad 1 = 0. The expected gradient stays; with b near the expected
+reward its variance falls. The mean reward of the other responses of the group is such a b. GRPO
+takes the mean mu of the whole group: r_i - mu is (G-1)/G times the same difference, so only the
+scale changes. (PPO trains a second network, the value function, to predict b.) Dividing by sigma as
+well changes the objective: prompts with a small sigma count more.
+
+After the first optimiser step the samples are still those of pi_old, but the policy has moved. Then
+r grad pi_theta is averaged over samples of pi_old by dividing by pi_old (importance sampling): the
+gradient of ratio * A, ratio = pi_theta / pi_old, is ratio * A * grad ln pi_theta. Where the ratio
+is 1, that is the estimate above. One ratio for each token, not one for the whole response, is an
+approximation; it holds while pi_theta is close to pi_old.
 
 The clip ends the push on a token that has been pushed out of the range: with A > 0 above
-1 + clip_high, with A < 0 below 1 - clip_low. Without it nothing does: a token with A < 0 can be
-made less likely without end, from samples that say less and less about what pi_theta would do.
+1 + clip_high, with A < 0 below 1 - clip_low. Without it nothing stops the push there, and the
+samples of pi_old say less and less about what pi_theta would do. It is one-sided: a token with
+A < 0 whose ratio has grown is pushed down in proportion to the ratio, without a bound.
 
 Departures from the original, arXiv 2402.03300, and why:
 - The loss is the mean over all response tokens of a mini-batch, so that tokens of long responses
-  count like others. The original averages each response first: `aggregate="response"`.
+  count like others. The original averages each response first: `aggregate="response"`. Dividing
+  by sampled lengths departs from grad J either way; `dr_grpo` divides by a constant.
 - The KL term is off by default, as in DAPO, Dr. GRPO and today's trainers: the reward is exact, so
   there is no reward model whose errors could be exploited. `kl` > 0 brings it back.
 - The clip range may differ below and above; one variant uses that.
 - The reward is the verifier's 0 or 1 (Task.reward): no reward model, no reward for the format.
-- A rollout serves one pass of several mini-batches; for the first, pi_theta is still pi_old.
+- A rollout serves one pass of four mini-batches; for the first, pi_theta is still pi_old. The
+  original's experiments make one update of it: `--minibatches 1`.
 - A gradient with a norm above 1 is scaled down to norm 1.
 """
 
@@ -176,7 +183,7 @@ def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, limit=20.0) -> Tensor:
     """log (pi_theta / pi_old) of each token (P, G, T); 0 outside the mask.
 
-    Within +-limit, a ratio of 5e8: far past it exp() overflows, and 0 * inf is a NaN gradient.
+    Kept within +-20, so that exp() cannot overflow: 0 * inf would be a NaN gradient.
     """
     return (logprobs - old_logprobs).masked_fill(~mask, 0.0).clamp(-limit, limit)
 
@@ -193,23 +200,23 @@ def policy_loss(
 ) -> Tensor:
     """The clipped loss, a scalar; all inputs (P, G, T). arXiv 2402.03300, Eq. 3; 2505.18830, Eq. 1.
 
-        ratio_{i,t} = exp(log pi_theta(y_{i,t}) - log pi_old(y_{i,t}))        one per token
-        gain_{i,t}  = min(ratio_{i,t} A_{i,t}, clipped_{i,t} A_{i,t})
-        clipped_{i,t} is ratio_{i,t}, but within 1 - clip_low and 1 + clip_high
-        loss        = - sum_{i,t} gain_{i,t} / sum_i |y_i|
+        ratio_{i,t}   = exp(log pi_theta(y_{i,t}) - log pi_old(y_{i,t}))        one per token
+        clipped_{i,t} = ratio_{i,t}, but within 1 - clip_low and 1 + clip_high
+        gain_{i,t}    = min(ratio_{i,t} A_{i,t}, clipped_{i,t} A_{i,t})
+        loss          = - sum_{i,t} gain_{i,t} / sum_i |y_i|
 
     The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
     1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way is
-    pushed back.
+    pushed back. For example, with A = +1 a token at ratio 1.5 has no gradient, one at 0.5 has.
 
-    aggregate: "token" (above), "response" (mean over each response, then over responses: the
-    original's) or "constant" (sum / (responses x max_length): Dr. GRPO's, arXiv 2503.20783).
+    aggregate: "token" (above), "response" (mean over each response, then over responses: Eq. 3 of
+    the original) or "constant" (sum / (responses x max_length): Dr. GRPO's, arXiv 2503.20783).
     ValueError for another, and for "constant" without max_length.
 
     Why is it about 0 at the first update? There the ratio is 1, so the loss is
-    -sum_i A_i |y_i| / sum_i |y_i|, and in most variants the A_i of a group sum to 0: with lengths
-    alike, so does this. Its value means nothing; its gradient does: there, it is that of the mean
-    of -A log pi_theta.
+    -sum_i A_i |y_i| / sum_i |y_i|. In most variants the A_i of a group sum to 0; with responses of
+    one length the loss is 0 then. The value means nothing. The gradient does: at the first update
+    it is that of the mean of -A log pi_theta.
     """
     ratio = log_ratio(logprobs, old_logprobs, mask).exp()
     A = advantages.masked_fill(~mask, 0.0)
@@ -250,7 +257,8 @@ def update(
 
     advantages (P, G, T); minibatches is their number; loss_options go to policy_loss. kl > 0 adds
     kl * KL(pi_theta || pi_reference), k3 averaged over response tokens (arXiv 2402.03300, Eq. 4;
-    on samples of pi_old, as there); reference is the model to stay near.
+    on samples of pi_old, as there); reference is the model to stay near. Only k3's value estimates
+    that KL: its gradient is that of KL(pi_reference || pi_theta) while pi_theta is pi_old.
 
     Returns token-weighted means over the mini-batches, each measured before the optimiser step:
     loss, with the KL term; clip_fraction, the share of tokens whose gradient the clip stopped;
