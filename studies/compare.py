@@ -253,8 +253,11 @@ def verdicts() -> str:
             seen = low > 0 or high < 0
             small = -0.03 < usual[1] and usual[2] < 0.03
             verdict = "seen" if seen else "within 3 points" if small else "open"
-            # Half the width of a 95 % interval shrinks as one over the root of the seeds.
-            wanted = count * ((usual[2] - usual[1]) / 2 / 0.03) ** 2
+            # The seeds that decide if the mean stays: a width shrinks as one over their root.
+            effect = abs(usual[0])
+            to_see = (high - low) / 2 / max(effect, 1e-9)
+            to_dismiss = (usual[2] - usual[1]) / 2 / max(0.03 - effect, 1e-9)
+            wanted = count * min(to_see, to_dismiss) ** 2
             verdict += f", about {wanted:.0f} seeds" if verdict == "open" else ""
             cells.append([f"`{arm}`", task, column, shown(usual), verdict, str(count)])
     header = ["variant", "task", "measure", "minus grpo, points (95 %)", "verdict", "seeds"]
