@@ -39,7 +39,7 @@ ROWS = TABLES / "compare.csv"
 CURVES = TABLES / "compare-curves.csv"
 STEPS = 200
 LAST = 10  # steps: what describes the end of a run is a mean over these
-ONE = {"grpo-1": "grpo", "compensation-1": "compensation"}  # one mini-batch a rollout
+ONE = ("grpo-1", "compensation-1")  # one mini-batch a rollout
 CONTROLS = ("random", "random-1", "settled")  # on sum
 LONG = "grpo-400"  # on sum: a default run, for the picture of levels over steps
 SHARES = {  # on wall
@@ -197,8 +197,9 @@ def shown(values: tuple[float, float, float], scale: float = 100) -> str:
 
 def rows_of(task: str) -> dict:
     """(arm, seed) -> row, of the core that made the last row."""
-    rows = [row for row in read_rows(ROWS) if row["core"] == read_rows(ROWS)[-1]["core"]]
-    return {(row["arm"], row["seed"]): row for row in rows if row["task"] == task}
+    rows = read_rows(ROWS)
+    same = [row for row in rows if row["core"] == rows[-1]["core"]]
+    return {(row["arm"], row["seed"]): row for row in same if row["task"] == task}
 
 
 def mean(rows: dict, arm: str, column: str, scale: float = 100, digits: int = 1) -> str:
