@@ -138,7 +138,8 @@ def columns(task: str, name: str) -> np.ndarray:
 def shown(values, scale: float, digits: int, level: float = 0.95) -> str:
     """The mean over base models and its interval; values (base models,)."""
     mean, low, high = (scale * x for x in interval(values, level))
-    return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    spread = "" if np.isnan(low) else f" ({low:.{digits}f} to {high:.{digits}f})"
+    return f"{mean:.{digits}f}{spread}"
 
 
 def arm_table(task: str) -> str:
