@@ -312,7 +312,8 @@ def shares_figure() -> None:
         ax.errorbar(range(len(arms)), found[:, 0], bars, fmt="o", capsize=3)
         ax.axhline(0, color="black", linewidth=0.8)
         ax.set_xticks(range(len(arms)), arms.values(), fontsize=8)
-        ax.set(title=f"{name}, minus grpo", xlabel="share kept by incorrect responses")
+        ax.set_title(f"{name}, minus grpo", fontsize=9)
+        ax.set_xlabel("share kept by incorrect responses", fontsize=9)
     plt.tight_layout()
     plt.savefig(ROOT / "docs" / "shares.png", dpi=100)
 
