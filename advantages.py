@@ -105,8 +105,8 @@ def critic(rollout: Rollout) -> Tensor:
 
     The hope: a second network, trained beside the policy (critic_loss), learns which tokens matter.
     b_phi, phi its weights, is its output just after it has read y_{i,t}, so it judges that token;
-    one position earlier it would not have seen the token yet. It is added
-    in all-fail and all-pass groups too. ValueError if rollout.token_bias is missing.
+    one position earlier it would not have seen the token yet. It is added in all-fail and all-pass
+    groups too. ValueError if rollout.token_bias is missing.
     Reported: unstable, never better: token credit without supervision adds variance, not signal.
     """
     if rollout.token_bias is None:

@@ -4,8 +4,8 @@ The usual transformer: embeddings, pre-norm blocks of causal attention and an ML
 unembedding. A token's position is its column. Rows are padded on the right, and no token looks at
 columns after its own, so padding is never looked at.
 
-All heads share one set of keys and values (multi-query attention, arXiv 1911.02150). Sampling
-mostly waits until the cache is read from memory, and with four heads it is a quarter as large.
+All heads share one set of keys and values (multi-query attention, arXiv 1911.02150). In sampling
+the attention mostly waits until the cache is read from memory; so it is a quarter as large.
 """
 
 from typing import NamedTuple

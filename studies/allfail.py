@@ -10,7 +10,6 @@ docs/tables/allfail.csv has a row a problem and a column a model: its correct re
 is there, of the same core, is not sampled again. Tables and docs/allfail.png need it alone.
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +20,8 @@ from tqdm import tqdm
 import train
 from grpo import sample_rollout
 from model import GPT
-from studies.common import ROOT, TABLES, base_model, core_checksum, interval, markdown
-from studies.common import pyplot, read_rows, settings, write_rows
+from studies.common import ROOT, TABLES, base_model, core_checksum, interval, markdown, options
+from studies.common import pyplot, read_rows, rows_of_last_core, settings, shown, write_rows
 from tasks import TASKS, Problem
 
 ROWS = TABLES / "allfail.csv"
@@ -80,7 +79,7 @@ def measure(task: str, seed: int, out: str) -> list[dict]:
 
 def by_seed(task: str, name: str, levels) -> list[np.ndarray]:
     """The correct responses of a model: an array of problems for each seed."""
-    rows = [r for r in read_rows(ROWS) if r["task"] == task and int(r["level"]) in levels]
+    rows = [r for r in rows_of_last_core(ROWS) if r["task"] == task and int(r["level"]) in levels]
     seeds = sorted({int(row["seed"]) for row in rows})
     return [np.array([int(r[name]) for r in rows if int(r["seed"]) == s]) for s in seeds]
 
@@ -103,10 +102,9 @@ def solved_table(task: str, levels) -> str:
     for name in MODELS[1:]:
         trained = by_seed(task, name, levels)
         gains = [(a > 0).mean() - (b > 0).mean() for a, b in zip(trained, base)]
-        mean, low, high = (100 * x for x in interval(gains))
         won = sum(((a > 0) & (b == 0)).sum() for a, b in zip(trained, base))
         lost = sum(((a == 0) & (b > 0)).sum() for a, b in zip(trained, base))
-        cells.append([f"`{name}`", f"{mean:+.1f} ({low:+.1f} to {high:+.1f})", str(won), str(lost)])
+        cells.append([f"`{name}`", shown(interval(gains)), str(won), str(lost)])
     header = ["after", f"pass@{SAMPLES} minus base, points (95 %)", "solved by it alone"]
     return markdown([*header, "by the base model alone"], cells)
 
@@ -132,15 +130,11 @@ def figure(tasks: list[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", nargs="+", choices=("wall", "sum"), default=["wall", "sum"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--out", default="runs/compare", help="folder of studies.compare")
-    options = parser.parse_args()
-    out = f"{options.out}/{core_checksum()}"
+    args = options(__doc__, range(1, 4)).parse_args()
+    out = f"{args.out}/{core_checksum()}"
     torch.set_num_threads(1)
-    for task in options.tasks:
-        for seed in options.seeds:
+    for task in args.tasks:
+        for seed in args.seeds:
             rows = read_rows(ROWS)
             mine = [row for row in rows if (row["task"], row["seed"]) == (task, str(seed))]
             if {row["core"] for row in mine} != {core_checksum()}:

@@ -1,5 +1,6 @@
-"""What two studies need: base models, mixed groups, CSV tables, intervals, markdown, matplotlib."""
+"""What two studies need: options, base models, groups, CSV tables, intervals, markdown, figures."""
 
+import argparse
 import ast
 import csv
 import hashlib
@@ -30,6 +31,15 @@ def core_checksum() -> str:
                 node.body = node.body[ast.get_docstring(node) is not None :]
         text += ast.unparse(tree)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def options(text: str, seeds: range) -> argparse.ArgumentParser:
+    """A command line with what studies of several base models share; text is their docstring."""
+    parser = argparse.ArgumentParser(description=text.splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", choices=("wall", "sum"), default=["wall", "sum"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[*seeds], help="of base and run")
+    parser.add_argument("--out", default="runs/compare", help="folder of studies.compare")
+    return parser
 
 
 def settings(task: str, seed: int, out: Path) -> train.Namespace:
@@ -76,6 +86,12 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def rows_of_last_core(path: Path) -> list[dict[str, str]]:
+    """The rows that the core of the last row made: tables never mix two."""
+    rows = read_rows(path)
+    return [row for row in rows if row["core"] == rows[-1]["core"]]
+
+
 def write_rows(path: Path, rows: list[dict]) -> None:
     """Writes the rows, whole or not at all; the first one names the columns."""
     names = list(rows[0])
@@ -89,7 +105,7 @@ def write_rows(path: Path, rows: list[dict]) -> None:
 
 
 def interval(values, level: float = 0.95) -> tuple[float, float, float]:
-    """Mean and its t interval, NaN NaN below two values; of differences if these are paired."""
+    """Mean and its t interval, NaN NaN if fewer than two values differ; pairs as differences."""
     from scipy import stats  # here, because studies.speed does without it
 
     values = np.asarray(values, dtype=float)
@@ -98,6 +114,12 @@ def interval(values, level: float = 0.95) -> tuple[float, float, float]:
         return mean, float("nan"), float("nan")
     low, high = stats.t.interval(level, len(values) - 1, mean, stats.sem(values))
     return mean, float(low), float(high)
+
+
+def shown(values: tuple[float, float, float], scale: float = 100, form: str = "+.1f") -> str:
+    """What interval() returns, as text; without an interval the mean alone."""
+    mean, low, high = (format(scale * value, form) for value in values)
+    return mean if np.isnan(values[1]) else f"{mean} ({low} to {high})"
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:

@@ -15,7 +15,6 @@ level over the steps. The tables (docs/tables/compare.md) and figures are made f
 alone, and from the rows of one core: that of the last row.
 """
 
-import argparse
 import contextlib
 import json
 import math
@@ -31,8 +30,8 @@ import torch
 import train
 from advantages import VARIANTS, grpo, nthr
 from grpo import Rollout
-from studies.common import ROOT, TABLES, base_model, core_checksum, interval, markdown
-from studies.common import pyplot, read_rows, write_rows
+from studies.common import ROOT, TABLES, base_model, core_checksum, interval, markdown, options
+from studies.common import pyplot, read_rows, rows_of_last_core, shown, write_rows
 from tasks import TASKS
 
 ROWS = TABLES / "compare.csv"
@@ -100,7 +99,7 @@ def run(task: str, arm: str, seed: int, out: str) -> tuple[dict, list[dict]]:
                 prepare_base(args, arm, Path(out) / f"{task}-{seed}")
                 if train.main(argv):
                     raise RuntimeError(f"{task} {arm} {seed} failed, see {log.name}")
-    return measures(task, arm, seed, done) | {"core": Path(out).name}, curve(task, arm, seed, done)
+    return measures(task, arm, seed, Path(out).name, done), curve(task, arm, seed, done)
 
 
 def prepare_base(args, arm: str, shared: Path) -> None:
@@ -112,17 +111,11 @@ def prepare_base(args, arm: str, shared: Path) -> None:
     base_model(args, int(0.3 * steps) if arm == "settled" else 0)
 
 
-def measures(task: str, arm: str, seed: int, done: Path) -> dict:
+def measures(task: str, arm: str, seed: int, core: str, done: Path) -> dict:
     """What the tables need of a run, from the files that it left. Shares, entropy in nats."""
     summary = json.loads((done / "summary.json").read_text())
     steps = read_rows(done / "metrics.csv")
-    row = {
-        "task": task,
-        "arm": arm,
-        "seed": seed,
-        "steps": summary["steps"],
-        "core": "",
-    }
+    row = {"task": task, "arm": arm, "seed": seed, "steps": summary["steps"], "core": core}
     for name in ("base_accuracy", "final_accuracy", "base_sampled", "final_sampled"):
         shares = summary[f"{name}_by_level"]
         not_shown = [shares[level] for level in shares if int(level) not in TASKS[task].shown]
@@ -190,16 +183,10 @@ def difference(rows: dict, arm: str, column: str, level: float = 0.95) -> tuple:
     return interval([float(x) - float(y) for x, y in pairs if x and y], level)
 
 
-def shown(values: tuple[float, float, float], scale: float = 100) -> str:
-    mean, low, high = (scale * value for value in values)
-    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
-
-
 def rows_of(task: str) -> dict:
-    """(arm, seed) -> row, of the core that made the last row."""
-    rows = read_rows(ROWS)
-    same = [row for row in rows if row["core"] == rows[-1]["core"]]
-    return {(row["arm"], row["seed"]): row for row in same if row["task"] == task}
+    """(arm, seed) -> row"""
+    rows = rows_of_last_core(ROWS)
+    return {(row["arm"], row["seed"]): row for row in rows if row["task"] == task}
 
 
 def mean(rows: dict, arm: str, column: str, scale: float = 100, digits: int = 1) -> str:
@@ -207,8 +194,16 @@ def mean(rows: dict, arm: str, column: str, scale: float = 100, digits: int = 1)
     return f"{scale * np.mean(values):.{digits}f}" if values else ""
 
 
+def span(rows: dict, column: str) -> str:
+    values = [100 * float(row[column]) for (arm, _), row in rows.items() if arm == "grpo"]
+    return f"{min(values):.0f} to {max(values):.0f}"
+
+
 def table(task: str) -> str:
-    """Means over seeds, in %, entropy in nats; on wall accuracy apart for levels not shown."""
+    """Means over seeds, in %, entropy in nats; on wall accuracy of all levels / of those not shown.
+
+    Then the smallest and the largest value of grpo over the seeds.
+    """
     rows = rows_of(task)
     cells = []
     for arm in arms_of(task):
@@ -223,20 +218,24 @@ def table(task: str) -> str:
         cells[-1].append(mean(rows, arm, "entropy_last", 1, 2))
         cells[-1].append(mean(rows, arm, "coherence_last"))
     header = ["arm", "greedy, end", "greedy, mean", "sampled, end", "all-fail", "entropy"]
-    return markdown([*header, "coherence"], cells)
+    ends = f"`grpo` over the seeds: {span(rows, 'final_accuracy')} % greedy at the end"
+    if task == "wall":
+        ends += f", {span(rows, 'final_accuracy_not_shown')} % on levels not shown"
+    return markdown([*header, "coherence"], cells) + f"\n\n{ends}."
 
 
 def differences(task: str) -> str:
-    """Each arm minus grpo (arms with one mini-batch: minus grpo-1), paired by seed, 95 %."""
+    """Each arm minus grpo, paired by seed, with 95 % intervals."""
     rows = rows_of(task)
     cells = []
     for arm in arms_of(task):
         if arm in ("grpo", LONG) or not mean(rows, arm, "final_accuracy"):
             continue
         columns = ["final_accuracy", "mean_accuracy", "coherence_all", "all_fail_last"]
-        columns += ["mean_not_shown"] if task == "wall" else []
+        columns += ["entropy_last"] + ["mean_not_shown"] * (task == "wall")
         cells.append([f"`{arm}`", *(shown(difference(rows, arm, column)) for column in columns)])
     header = ["arm", "greedy, end", "greedy, mean", "coherence, whole run", "all-fail"]
+    header += ["entropy, 0.01 nats"]
     return markdown(header + ["not shown, mean"] * (task == "wall"), cells)
 
 
@@ -273,7 +272,9 @@ def levels_figure() -> None:
     plt = pyplot()
     _, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
     for ax, task, arm in zip(axes, ("sum", "wall"), (LONG, "grpo")):
+        rows = rows_of(task)
         points = [x for x in read_rows(CURVES) if (x["task"], x["arm"]) == (task, arm)]
+        points = [x for x in points if (arm, x["seed"]) in rows]
         steps = sorted({int(x["step"]) for x in points})
         at = {
             n: [x["accuracy_by_level"].split() for x in points if int(x["step"]) == n]
@@ -319,20 +320,17 @@ def shares_figure() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", nargs="+", choices=("wall", "sum"), default=["wall", "sum"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=list(range(1, 11)))
+    parser = options(__doc__, range(1, 11))
     parser.add_argument("--arms", nargs="+", help="default: all of the testbed")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each")
-    parser.add_argument("--out", default="runs/compare")
-    options = parser.parse_args()
+    args = parser.parse_args()
     interval([0, 1])  # scipy is missing now, or not at all
-    out = f"{options.out}/{core_checksum()}"
+    out = f"{args.out}/{core_checksum()}"
     jobs = []
-    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        for task in options.tasks:
-            for seed in options.seeds:
-                arms = missing(task, seed, options.arms or arms_of(task))
+    with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
+        for task in args.tasks:
+            for seed in args.seeds:
+                arms = missing(task, seed, args.arms or arms_of(task))
                 if arms:
                     jobs.append(pool.submit(run_seed, task, seed, arms, out))
         for job in as_completed(jobs):
@@ -341,13 +339,19 @@ def main() -> None:
     text = f"# All variants\n\n{verdicts()}\n"
     for task in tasks:
         seeds = len({seed for _, seed in rows_of(task)})
-        text += f"\n## {task}, {seeds} seeds\n\n{table(task)}\n"
-        text += f"\nMinus grpo, in points:\n\n{differences(task)}\n"
+        text += f"\n## {task}, {seeds} seeds\n\nMeans, %; on wall of all levels / those not shown:"
+        text += (
+            f"\n\n{table(task)}\n\nMinus grpo, points; compensation-1 and random-1 minus grpo-1:"
+        )
+        text += f"\n\n{differences(task)}\n"
     (TABLES / "compare.md").write_text(text)
     print(text)
-    if len(tasks) == 2 and not options.arms:
-        levels_figure()
+    if args.arms:
+        return  # the figures need all
+    if "wall" in tasks:
         shares_figure()
+    if len(tasks) == 2:
+        levels_figure()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Does an update make correct responses likelier? python -m studies.likelihood [--bases 1 2 ...]
+"""Does an update make correct responses likelier? python -m studies.likelihood [--seeds 1 2 ...]
 
 The protocol of arXiv 2505.18830, section 3, on `sum` and on `wall`: a base model samples eight
 responses to a training problem; mixed groups are kept. Then, for each of them and each arm anew
@@ -16,7 +16,6 @@ docs/tables/likelihood.csv has a row a question; a base model that is there, of 
 not measured again. Tables and docs/likelihood.png are made from it alone.
 """
 
-import argparse
 import copy
 from functools import partial
 from pathlib import Path
@@ -27,11 +26,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 import train
-from advantages import VARIANTS, nthr, nthr_scores
+from advantages import VARIANTS, grpo, nthr, nthr_scores
 from grpo import Rollout, likelihood_change, policy_loss, response_logprobs
 from model import GPT
 from studies.common import ROOT, TABLES, base_model, core_checksum, interval, markdown
-from studies.common import mixed_groups, pyplot, read_rows, settings, write_rows
+from studies.common import mixed_groups, options, pyplot, read_rows, rows_of_last_core, settings
+from studies.common import shown, write_rows
 from tasks import TASKS
 
 ROWS = TABLES / "likelihood.csv"
@@ -50,7 +50,7 @@ def random_tokens(rollout: Rollout, spared: Tensor, rng: torch.Generator) -> Ten
     """grpo's advantages (P, G, T), but 0 on as many random tokens of a response as are spared."""
     keys = torch.rand(spared.size(), generator=rng).masked_fill(~rollout.mask, torch.inf)
     rank = keys.argsort(-1).argsort(-1)  # of a response's tokens, in a random order
-    return VARIANTS["grpo"](rollout).masked_fill(rank < spared.sum(-1, keepdim=True), 0.0)
+    return grpo(rollout).masked_fill(rank < spared.sum(-1, keepdim=True), 0.0)
 
 
 def gwhes(rollout: Rollout) -> float:
@@ -120,7 +120,7 @@ def calibrate() -> None:
     model = base_model(settings("sum", 0, Path("runs")))
     off = []
     for rollout in mixed_groups(model, TASKS["sum"], 40):
-        advantages = {"grpo": VARIANTS["grpo"](rollout)}
+        advantages = {"grpo": grpo(rollout)}
         sizes = {(n, x): partial(torch.optim.SGD, lr=n / x) for n in CALIBRATED for x in (10, 1)}
         pairs = np.array(list(changes(model, rollout, advantages, sizes).values())).reshape(-1, 2)
         off.append(abs(pairs[:, 1] / (10 * pairs[:, 0]) - 1))
@@ -130,27 +130,21 @@ def calibrate() -> None:
 
 def columns(task: str, name: str) -> np.ndarray:
     """One column of the rows of a task, (base models, questions)."""
-    rows = [row for row in read_rows(ROWS) if row["task"] == task]
+    rows = [row for row in rows_of_last_core(ROWS) if row["task"] == task]
     bases = sorted({int(row["base"]) for row in rows})
     return np.array([[float(row[name]) for row in rows if int(row["base"]) == b] for b in bases])
-
-
-def shown(values, scale: float, digits: int, level: float = 0.95) -> str:
-    """The mean over base models and its interval; values (base models,)."""
-    mean, low, high = (scale * x for x in interval(values, level))
-    spread = "" if np.isnan(low) else f" ({low:.{digits}f} to {high:.{digits}f})"
-    return f"{mean:.{digits}f}{spread}"
 
 
 def arm_table(task: str) -> str:
     cells = []
     for optimizer in OPTIMIZERS:
-        grpo, other = (columns(task, f"{optimizer} {arm}") for arm in ("grpo", "random"))
+        usual, other = (columns(task, f"{optimizer} {arm}") for arm in ("grpo", "random"))
         for arm in ARMS:
             delta = columns(task, f"{optimizer} {arm}")
-            line = [optimizer, f"`{arm}`", shown(delta.mean(1), 1, 3)]
-            line += [shown((delta - grpo).mean(1), 1, 3), shown((delta - other).mean(1), 1, 3)]
-            cells.append([*line, shown((delta > grpo).mean(1), 100, 0)])
+            line = [optimizer, f"`{arm}`"]
+            for values in (delta, delta - usual, delta - other):
+                line.append(shown(interval(values.mean(1)), 1, "+.3f"))
+            cells.append([*line, shown(interval((delta > usual).mean(1)), form=".0f")])
     header = ["optimiser", "arm", "mean Delta, nats", "minus grpo", "minus random"]
     return markdown([*header, "above grpo on, % of questions"], cells)
 
@@ -165,19 +159,19 @@ def gwhes_table(task: str) -> str:
             K = round(share * scores.shape[1])
             pairs = zip((-scores).argsort(1)[:, :K], delta.argsort(1)[:, :K])
             both = [len(np.intersect1d(a, b)) / K for a, b in pairs]
-            cells.append([optimizer, str(K), shown(both, 100, 0), f"{share:.0%}"])
+            cells.append([optimizer, str(K), shown(interval(both), form=".0f"), f"{share:.0%}"])
     return markdown(["optimiser", "K", "overlap, %", "by chance"], cells)
 
 
-def figure() -> None:
+def figure(tasks: list[str]) -> None:
     """How much more each arm raises Delta than grpo: a dot a base model, a bar their mean."""
     plt = pyplot()
     _, axes = plt.subplots(1, 2, figsize=(8, 3))
     for ax, optimizer in zip(axes, OPTIMIZERS):
-        for offset, task in ((-0.15, "sum"), (0.15, "wall")):
-            grpo = columns(task, f"{optimizer} grpo")
+        for offset, task in zip((-0.15, 0.15), tasks):
+            usual = columns(task, f"{optimizer} grpo")
             for i, arm in enumerate(ARMS[1:]):
-                gains = (columns(task, f"{optimizer} {arm}") - grpo).mean(1)
+                gains = (columns(task, f"{optimizer} {arm}") - usual).mean(1)
                 colour = "#0072B2" if task == "sum" else "#D55E00"
                 label = task if i == 0 else None
                 places = np.full(len(gains), i + offset)
@@ -193,31 +187,30 @@ def figure() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bases", nargs="+", type=int, default=list(range(1, 11)))
+    parser = options(__doc__, range(1, 11))
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--calibrate", action="store_true", help="only try SGD steps")
-    parser.add_argument("--out", default="runs/compare", help="folder of studies.compare")
-    options = parser.parse_args()
-    out = f"{options.out}/{core_checksum()}"
+    args = parser.parse_args()
+    out = f"{args.out}/{core_checksum()}"
     torch.set_num_threads(1)
-    if options.calibrate:
+    if args.calibrate:
         return calibrate()
-    for task in ("sum", "wall"):
-        for base in options.bases:
+    for task in args.tasks:
+        for base in args.seeds:
             kept = [
                 row for row in read_rows(ROWS) if (row["task"], row["base"]) != (task, str(base))
             ]
             there = [row for row in read_rows(ROWS) if row not in kept]
             made = {(row["core"], len(there)) for row in there}
-            if made != {(core_checksum(), options.questions)}:
-                write_rows(ROWS, kept + measure(task, base, options.questions, out))
+            if made != {(core_checksum(), args.questions)}:
+                write_rows(ROWS, kept + measure(task, base, args.questions, out))
     text = ""
-    for task in ("sum", "wall"):
+    tasks = [task for task in ("sum", "wall") if len(columns(task, "gwhes"))]
+    for task in tasks:
         text += f"## {task}\n\n{arm_table(task)}\n\n{gwhes_table(task)}\n\n"
     (TABLES / "likelihood.md").write_text("# Likelihood change\n\n" + text)
     print(text)
-    figure()
+    figure(tasks)
 
 
 if __name__ == "__main__":

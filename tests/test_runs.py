@@ -160,7 +160,7 @@ def test_what_reaches_the_update(loop, monkeypatch):
     assert reference is not model
     pairs = zip(reference.parameters(), model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-    for variant in VARIANTS:
+    for variant in VARIANTS | LOSS:
         calls.clear()
         list(loop(f"--steps 1 --variant {variant}")[1])
         assert calls[0]["max_length"] == len(TASKS["sum"].longest.solution) + 1
