@@ -339,10 +339,9 @@ def main() -> None:
     text = f"# All variants\n\n{verdicts()}\n"
     for task in tasks:
         seeds = len({seed for _, seed in rows_of(task)})
-        text += f"\n## {task}, {seeds} seeds\n\nMeans, %; on wall of all levels / those not shown:"
-        text += (
-            f"\n\n{table(task)}\n\nMinus grpo, points; compensation-1 and random-1 minus grpo-1:"
-        )
+        text += f"\n## {task}, {seeds} seeds\n\nMeans, %; all-fail, entropy (nats) and coherence "
+        text += "over the last ten steps; on wall accuracy of all levels / of those not shown:\n\n"
+        text += f"{table(task)}\n\nMinus grpo, points; compensation-1 and random-1 minus grpo-1:"
         text += f"\n\n{differences(task)}\n"
     (TABLES / "compare.md").write_text(text)
     print(text)
