@@ -299,16 +299,3 @@ def test_levels_that_were_not_shown_come_twice_an_epoch(loop):
     (_, rollout, _, _) = next(steps)
     levels = [problem.level for problem in rollout.problems]
     assert [levels.count(level) for level in range(2, 9)] == [12] * 3 + [24] * 4
-
-
-def test_the_tokenizer_reads_characters():
-    """A lost character, or padding that is taken for the end, would make other problems."""
-    tokenizer = tasks.build_tokenizer()
-    text = "12+34=5*6,7#8 90"
-    assert tokenizer.encode(text).tokens == list(text)
-    assert tokenizer.decode(tokenizer.encode(text).ids) == text
-    rows = tokenizer.encode_batch(["1", "12<eos>"])
-    assert [row.tokens for row in rows] == [["1", "<pad>", "<pad>"], ["1", "2", "<eos>"]]
-    assert [row.ids[-1] for row in rows] == [tokenizer.token_to_id(x) for x in ("<pad>", "<eos>")]
-    assert tokenizer.decode(rows[0].ids) == "1"
-    assert tokenizer.decode(rows[1].ids, skip_special_tokens=False) == "12<eos>"
