@@ -29,14 +29,14 @@ PAGE = ROOT / "docs" / "explore.html"
 
 
 def explanation(variant) -> dict[str, str]:
-    """Of a variant's docstring: the title, the formula, two sentences of what follows."""
+    """Of a variant's docstring: the title, the formula without remarks, two sentences of prose."""
     title, *blocks = inspect.getdoc(variant).split("\n\n")
     formula = next(block for block in blocks if block.startswith("    "))
     prose = next(block for block in blocks if not block.startswith("    "))
     sentences = re.split(r"(?<=\.) ", " ".join(prose.split()))
     return {
         "title": title,
-        "formula": inspect.cleandoc("\n" + formula),
+        "formula": re.sub(" {4,}[^=\n]*$", "", inspect.cleandoc("\n" + formula), flags=re.M),
         "prose": " ".join(sentences[:2]),
     }
 
@@ -102,7 +102,7 @@ def follow(args) -> dict:
             kept["steps"].append(step)
             kept["accuracy"].append([float(x) for x in row["accuracy_by_level"].split()])
             kept["groups"].append(snapshot(model, critic, problems, task))
-    return kept | {"prompts": [p.prompt.strip() + p.solution for p in problems]}
+    return kept | {"prompts": [f"{p.prompt.strip()} (solution {p.solution})" for p in problems]}
 
 
 def page(runs: dict[str, dict], levels: list[int]) -> str:
