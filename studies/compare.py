@@ -233,7 +233,10 @@ def differences(task: str) -> str:
             continue
         columns = ["final_accuracy", "mean_accuracy", "coherence_all", "all_fail_last"]
         columns += ["entropy_last"] + ["mean_not_shown"] * (task == "wall")
-        cells.append([f"`{arm}`", *(shown(difference(rows, arm, column)) for column in columns)])
+        cells.append([f"`{arm}`"])
+        for column in columns:
+            there = mean(rows, arm, column)  # the settled base model has no steps
+            cells[-1].append(shown(difference(rows, arm, column)) if there else "")
     header = ["arm", "greedy, end", "greedy, mean", "coherence, whole run", "all-fail"]
     header += ["entropy, 0.01 nats"]
     return markdown(header + ["not shown, mean"] * (task == "wall"), cells)
