@@ -202,7 +202,7 @@ def span(rows: dict, column: str) -> str:
 def table(task: str) -> str:
     """Means over seeds, in %, entropy in nats; on wall accuracy of all levels / of those not shown.
 
-    Then the smallest and the largest value of grpo over the seeds.
+    Then the base models' mean, and the smallest and the largest value of grpo over the seeds.
     """
     rows = rows_of(task)
     cells = []
@@ -218,7 +218,8 @@ def table(task: str) -> str:
         cells[-1].append(mean(rows, arm, "entropy_last", 1, 2))
         cells[-1].append(mean(rows, arm, "coherence_last"))
     header = ["arm", "greedy, end", "greedy, mean", "sampled, end", "all-fail", "entropy"]
-    ends = f"`grpo` over the seeds: {span(rows, 'final_accuracy')} % greedy at the end"
+    ends = f"Base models, mean: {mean(rows, 'grpo', 'base_accuracy')} % greedy. `grpo` over the "
+    ends += f"seeds: {span(rows, 'final_accuracy')} % at the end"
     if task == "wall":
         ends += f", {span(rows, 'final_accuracy_not_shown')} % on levels not shown"
     return markdown([*header, "coherence"], cells) + f"\n\n{ends}."
