@@ -22,8 +22,8 @@ def opened(page: str, address: str, folder) -> str:
     path = folder / "page.html"
     path.write_text(page)
     command = [BROWSER, *FLAGS.split(), f"--user-data-dir={folder}", "--dump-dom"]
-    address = f"{path.as_uri()}#{address}"
-    done = subprocess.run([*command, address], capture_output=True, text=True, check=True)
+    options = {"capture_output": True, "text": True, "check": True, "timeout": 300}
+    done = subprocess.run([*command, f"{path.as_uri()}#{address}"], **options)
     return html.unescape(done.stdout).replace("\u2212", "-")
 
 
