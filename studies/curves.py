@@ -27,23 +27,20 @@ def column(rows: list[dict], name: str, steps: int = 1) -> tuple[np.ndarray, np.
 def draw(runs: list[Path], out: str) -> None:
     plt = pyplot()
     count = len(COLUMNS) + len(runs)
-    _, axes = plt.subplots(-(-count // 3), 3, figsize=(10, 2.8 * -(-count // 3)), squeeze=False)
+    _, axes = plt.subplots(-(-count // 3), 3, figsize=(10, 8), layout="constrained")
     for run, ax in zip(runs, axes.flat[len(COLUMNS) :]):
         rows = read_rows(run / "metrics.csv")
         for panel, (name, steps) in zip(axes.flat, COLUMNS.items()):
             panel.plot(*column(rows, name, steps), label=run.name)
             panel.set_title(name, fontsize=10)
         task = json.loads((run / "config.json").read_text())["task"]
-        measured = [row for row in rows if row["accuracy"]]
-        shares = np.array([row["accuracy_by_level"].split() for row in measured], dtype=float)
-        for level, values in zip(TASKS[task].levels, shares.T):
-            ax.plot([int(row["step"]) for row in measured], values, label=f"level {level}")
+        shares = [row["accuracy_by_level"].split() for row in rows if row["accuracy"]]
+        for level, values in zip(TASKS[task].levels, np.array(shares, dtype=float).T):
+            ax.plot(column(rows, "accuracy")[0], values, label=f"level {level}")
         ax.set_title(f"accuracy by level, {run.name}", fontsize=10)
         ax.legend(frameon=False, fontsize=7)
     axes.flat[0].legend(frameon=False, fontsize=7)
-    for ax in axes.flat[count:]:
-        ax.axis("off")
-    plt.tight_layout()
+    plt.setp(axes.flat[count:], visible=False)
     plt.savefig(out, dpi=100)
 
 

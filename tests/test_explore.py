@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from advantages import VARIANTS, nthr_scores
-from studies import explore
 from test_grpo import sample, tiny_gpt
 
+explore = pytest.importorskip("studies.explore")  # tests.mutation copies the core alone
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-background-networking --no-first-run"
 TEMPLATE = (explore.ROOT / "studies" / "explore.html").read_text()
