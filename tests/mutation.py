@@ -29,8 +29,8 @@ also_copy=
     train.py
     requirements.txt
 pytest_add_cli_args=
-    -p
-    no:cacheprovider
+    -pno:cacheprovider
+    --ignore=tests/test_studies.py
 pytest_add_cli_args_test_selection=
     {tests}
 # seconds: (those of the tests + 30) x 2; what takes longer counts as killed
