@@ -299,3 +299,14 @@ def test_levels_that_were_not_shown_come_twice_an_epoch(loop):
     (_, rollout, _, _) = next(steps)
     levels = [problem.level for problem in rollout.problems]
     assert [levels.count(level) for level in range(2, 9)] == [12] * 3 + [24] * 4
+
+
+def test_the_tokenizer_reads_characters():
+    """A lost character, or padding that is taken for the end, would make other problems."""
+    tokenizer = tasks.build_tokenizer()
+    text = "12+34=5*6,7#8 90"
+    rows = tokenizer.encode_batch([text, "1<eos>"])
+    assert [row.tokens for row in rows] == [list(text), ["1", "<eos>", *["<pad>"] * 14]]
+    assert rows[1].ids[1:3] == [tokenizer.token_to_id(x) for x in ("<eos>", "<pad>")]
+    assert [tokenizer.decode(row.ids) for row in rows] == [text, "1"]
+    assert tokenizer.decode(rows[1].ids[:2], skip_special_tokens=False) == "1<eos>"
