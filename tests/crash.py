@@ -4,9 +4,10 @@
 
 A tiny run of train.py, in a process of its own, is made once undisturbed. Then, each time in a new
 folder, it is killed by SIGKILL just before it opens, renames or removes a file, or just after it
-wrote a row, once for each such event. Every file must then be whole or absent; metrics.csv may end early, in
-whole rows; summary.json stands only beside all the rest. The same command, run again to its end,
-must give the metrics of the undisturbed run, and leave no .part file. Exit 1 if any kill fails.
+wrote a row, once for each such event. Every file must then be whole or absent; metrics.csv may end
+early, in whole rows; summary.json stands only beside all the rest. The same command, run again to
+its end, must give the metrics of the undisturbed run, and leave no .part file. Exit 1 if a kill
+fails.
 """
 
 import argparse
