@@ -136,7 +136,7 @@ def columns(task: str, name: str) -> np.ndarray:
 
 
 def arm_table(task: str) -> str:
-    """Delta of each arm; how often it is above grpo's, of the questions in which nthr spares tokens.
+    """Delta of each arm; where nthr spares tokens, how often it is above grpo's.
 
     Intervals over base models.
     """
