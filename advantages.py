@@ -18,8 +18,9 @@ Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabu
     mu, sigma         (P, 1)        mean and population standard deviation of a group's rewards
 
 "Reported" is what the source, or an experiment before this project, found on language models.
-Nothing here changes its input, and no gradient flows through an advantage. Padding may hold
-anything, so it is selected away, not multiplied by 0 (0 * NaN is NaN).
+Nothing here changes its input, and no gradient flows through an advantage. Positions where the mask
+is False are padding and may hold anything: they are selected away, not multiplied by 0 (0 * NaN is
+NaN).
 """
 
 import torch
@@ -81,8 +82,9 @@ def rloo(rollout: Rollout) -> Tensor:
         A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  (r_i - mu) G / (G - 1)
 
     The baseline is the mean reward of the other responses. It does not depend on y_i, so it leaves
-    the expected gradient as it is (see grpo.py). The advantage is that of dr_grpo times a constant,
-    but their losses differ (LOSS). All-fail and all-pass groups: all 0.
+    the expected gradient as it is (see grpo.py). The advantage is that of dr_grpo times G / (G - 1)
+    and the loss divides by the tokens, not by a constant: so a difference between the two here says
+    nothing of leave-one-out as such. All-fail and all-pass groups: all 0.
     """
     G = rollout.rewards.size(1)
     return on_tokens(rollout, G / max(G - 1, 1) * centre(rollout.rewards))
@@ -163,7 +165,7 @@ def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
 
         A_{i,t} = -c in an all-fail group, else A_i as in grpo
 
-    GRPO learns nothing from a group that failed altogether, and samples the same again. The hope:
+    GRPO gets no gradient from a group that failed altogether, and its policy stays there. The hope:
     pushing its responses down moves probability to answers not tried yet. c = 0 is grpo. All-pass
     groups: all 0.
     Reported: a small, inconclusive gain. The paper of ngrpo, a related method, reports a clear one.
@@ -179,8 +181,8 @@ def ngrpo(rollout: Rollout) -> Tensor:
 
     A correct response is imagined in every group, so the rewards of an all-fail group are not all
     equal: each response gets -1/sqrt(G). All-pass groups: 0. Mixed ones shift down: with one of
-    eight correct to +1.871 and -0.535. This is the printed equation, whose sigma' divides by G + 1;
-    the authors' code divides by G and gives +1.764 and -0.504.
+    eight correct to +1.871 and -0.535. This is the printed equation, whose sigma' divides by G + 1.
+    The authors' code divides by G; it, and the paper's own example, give +1.764 and -0.504.
     """
     with_virtual = torch.cat([rollout.rewards, torch.ones_like(rollout.rewards[:, :1])], dim=1)
     return on_tokens(rollout, standardise(with_virtual)[:, :-1])
@@ -193,8 +195,9 @@ def likelihood(rollout: Rollout) -> Tensor:
 
     The hope: reasoning is good if it makes the true answer likely. The update still trains the
     tokens that were sampled, the incorrect answer among them; only their weight changes. Mixed and
-    all-pass groups are as in grpo. grpo.answer_likelihood computes L_i; ValueError if
-    rollout.answer_likelihood is missing.
+    all-pass groups are as in grpo. Dividing by sigma makes small differences of L count like large
+    ones, until sigma comes near eps: with L about 1e-8 the advantages are about 0.01.
+    grpo.answer_likelihood computes L_i; ValueError if rollout.answer_likelihood is missing.
     Reported: degraded; it joins arbitrary reasoning to a correct answer.
     """
     if rollout.answer_likelihood is None:
@@ -243,11 +246,19 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
 
     sbar_i says how strongly the correct responses support response i; tau is the least of these. A
     token above it is as entangled with the correct responses as their own tokens are. ("Entangled"
-    does not mean the same characters: s compares gradients.) A_j is as in grpo, p the share of
-    correct responses. eta is the paper's choice, without a derivation: at p = 1/2, where correct
-    and incorrect responses push equally hard, selected tokens are spared wholly; in lopsided groups
-    it is near 1 and hardly spares them. Only mixed groups select; all-fail and all-pass groups are
-    all 0. eta = 1 is grpo. beta = -inf selects all tokens of incorrect responses. sbar_i counts i's
+    does not mean the same characters: s compares gradients.) For example V = 3 and every h is 1; pi
+    is (.2, .4, .4) for the first token and (.1, .3, .6) for the second:
+
+        correct response 0 2:     s = 0.84,  0.14     tau = their mean, 0.49
+        incorrect response 0 1:   s = 0.84, -0.56     the first token is selected: p = 1/2, eta = 0
+
+    So the incorrect response keeps -1 on its second token and has 0 on the one that both share.
+
+    A_j is as in grpo, p the share of correct responses. eta is the paper's choice, without a
+    derivation (its ablation favours 1 - p: 42.66 against 41.94): at p = 1/2, where correct and
+    incorrect responses push equally hard, selected tokens are spared wholly; in lopsided groups eta
+    is near 1 and hardly spares them. Only mixed groups select; all-fail and all-pass groups are all
+    0. eta = 1 is grpo. beta = -inf selects all tokens of incorrect responses. sbar_i counts i's
     influence on itself, for with one correct response there is no other; the paper's text says
     "other correct responses".
     Reported: mitigates the displacement; +0.8 to +2.4 points on models of 0.5B to 3B parameters.

@@ -4,8 +4,11 @@ The usual transformer: embeddings, pre-norm blocks of causal attention and an ML
 unembedding. A token's position is its column. Rows are padded on the right, and no token looks at
 columns after its own, so padding is never looked at.
 
-All heads share one set of keys and values (multi-query attention, arXiv 1911.02150). In sampling
-the attention mostly waits until the cache is read from memory; so it is a quarter as large.
+All heads share one head of keys and values (multi-query attention, arXiv 1911.02150). Sampling is
+bound by memory, and this makes the cache four times smaller.
+
+Shapes: B rows, L tokens that are read at once, C columns that they may look at, D width,
+d = D / heads, V vocabulary.
 """
 
 from typing import NamedTuple
@@ -17,7 +20,7 @@ from torch import Tensor, nn
 class GPTConfig(NamedTuple):
     vocab_size: int
     block_size: int  # columns of the longest row, prompt and response together
-    layers: int = 3
+    layers: int = 2
     width: int = 64
     heads: int = 4  # of queries; there is one of keys and values
     outputs: int | None = None  # numbers per position: None is vocab_size, a critic has 1
@@ -32,31 +35,32 @@ class Block(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         D = config.width
+        self.heads = config.heads
         self.d = D // config.heads
-        self.qkv = nn.Sequential(nn.LayerNorm(D), nn.Linear(D, D + 2 * self.d))
+        self.norm1 = nn.LayerNorm(D)
+        self.qkv = nn.Linear(D, D + 2 * self.d)
         self.project = nn.Linear(D, D)
-        expand = nn.Linear(D, 4 * D)
-        self.mlp = nn.Sequential(nn.LayerNorm(D), expand, nn.ReLU(), nn.Linear(4 * D, D))
+        self.norm2 = nn.LayerNorm(D)
+        self.mlp = nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D))
 
-    def forward(self, x: Tensor, blocked: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
-        """x (B, L, D) stands in the last L of C columns; d = D / heads.
+    def forward(self, x: Tensor, mask: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
+        """x (B, L, D) stands in the last L of C columns.
 
-        past: keys and values of the columns before x, (B, C - L, 2d), or None if there are none.
-        blocked (L * heads, C) is -inf where a token must not look, else 0. Returns the new x, and
-        the keys and values of all C columns.
+        mask (L, C) is -inf where a token must not look, else 0. past: keys and values of the
+        columns before x, (B, C - L, 2d), or None if there are none. Returns the new x, and the keys
+        and values of all C columns (B, C, 2d).
         """
         B, L, D = x.size()
-        q, kv = self.qkv(x).split([D, 2 * self.d], dim=-1)
+        q, kv = self.qkv(self.norm1(x)).split([D, 2 * self.d], dim=-1)
         if past is not None:
-            kv = torch.cat([past, kv], dim=1)  # (B, C, 2d)
+            kv = torch.cat([past, kv], dim=1)
         k, v = kv.split(self.d, dim=-1)  # (B, C, d)
-        # (B, L * heads, d): a row for each head; those of one token are neighbours, as in blocked.
-        q = q.reshape(B, len(blocked), self.d)
-        # blocked + q k^T / sqrt(d), (B, L * heads, C)
-        scores = torch.baddbmm(blocked, q, k.transpose(1, 2), alpha=self.d**-0.5)
-        y = scores.softmax(-1) @ v  # (B, L * heads, d)
+        q = q.reshape(B, L * self.heads, self.d)  # the heads of one token side by side
+        scores = q @ k.transpose(1, 2) / self.d**0.5  # (B, L * heads, C)
+        scores = scores.unflatten(1, (L, self.heads)) + mask[:, None]  # (B, L, heads, C)
+        y = scores.softmax(-1).flatten(1, 2) @ v  # (B, L * heads, d)
         x = x + self.project(y.view(B, L, D))
-        return x + self.mlp(x), kv
+        return x + self.mlp(self.norm2(x)), kv
 
 
 class GPT(nn.Module):
@@ -71,26 +75,34 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(config.width)
         self.unembed = nn.Linear(config.width, config.outputs or config.vocab_size, bias=False)
         for weight in (w for w in self.parameters() if w.dim() == 2):
-            nn.init.normal_(weight, std=0.02)  # as GPT-2 does
+            nn.init.normal_(weight, std=0.02)  # GPT-2's; it also scales some and zeroes the biases
 
     def read(self, tokens: Tensor, cache: list | None = None) -> tuple[Tensor, list[Tensor]]:
-        """Reads tokens (B, L) in the columns that follow those of the cache.
+        """Reads tokens (B, L), which stand in the columns after those of the cache.
 
-        Returns the hidden vectors (B, L, D), which the unembedding multiplies, and a new cache: a
-        tensor for each layer, the keys and values of all columns read so far.
+        Returns the hidden vectors (B, L, D), which the unembedding multiplies, and a new cache: for
+        each block the keys and values of all columns read so far (B, C, 2d).
         """
         L = tokens.size(1)
         seen = cache[0].size(1) if cache else 0
         columns = torch.arange(seen, seen + L, device=tokens.device)
         # Token l stands in column seen + l, and looks at that column and those before it.
-        blocked = torch.full((L, seen + L), -torch.inf, device=tokens.device).triu(seen + 1)
-        blocked = blocked.repeat_interleave(self.config.heads, dim=0)  # (L * heads, seen + L)
+        mask = torch.full((L, seen + L), -torch.inf, device=tokens.device).triu(seen + 1)
         x = self.embed_token(tokens) + self.embed_position(columns)
         grown = []
         for i, block in enumerate(self.blocks):
-            x, kv = block(x, blocked, cache[i] if cache else None)
+            x, kv = block(x, mask, cache[i] if cache else None)
             grown.append(kv)
         return self.norm(x), grown
+
+    def read_prompts(self, prompts: Tensor, G: int) -> tuple[Tensor, list[Tensor]]:
+        """Reads each of prompts (P, Lp) once for its G responses; B = P*G rows.
+
+        Returns the hidden vectors after the prompts (B, 1, D), and the cache, a row a response.
+        """
+        h, cache = self.read(prompts)
+        cache = [kv.repeat_interleave(G, dim=0) for kv in cache]
+        return h[:, -1:].repeat_interleave(G, dim=0), cache
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """tokens (B, L) -> what the unembedding multiplies, after the final norm (B, L, D)."""
@@ -109,24 +121,23 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
     that were sampled from (greedy: of temperature 1), and hidden (P, G, T, D). T shrinks to the
     longest response; what is outside the mask is 0.
     """
-    h, cache = model.read(prompts)
-    h = h[:, -1:].repeat_interleave(G, dim=0)  # (B, 1, D), a row for each response
-    cache = [kv.repeat_interleave(G, dim=0) for kv in cache]
+    h, cache = model.read_prompts(prompts, G)
     rows = torch.arange(len(h), device=h.device)  # the responses that go on
     tokens = prompts.new_zeros(len(h), T)
+    mask = torch.zeros_like(tokens, dtype=torch.bool)
     probs = h.new_zeros(len(h), T, model.config.vocab_size)
     hidden = h.new_zeros(len(h), T, model.config.width)
     for t in range(T):
         p = (model.unembed(h[:, 0]) / (temperature or 1.0)).softmax(-1)  # (rows, V)
         token = torch.multinomial(p, 1, generator=rng) if temperature else p.argmax(1, keepdim=True)
         tokens[rows, t] = token[:, 0]
+        mask[rows, t] = True
         probs[rows, t] = p
         hidden[rows, t] = h[:, 0]
         going = (token[:, 0] != eos).nonzero()[:, 0]  # places in rows
-        if not len(going):
+        if t + 1 == T or not len(going):
             break
         rows = rows[going]
         h, cache = model.read(token[going], [kv.index_select(0, going) for kv in cache])
-    mask = probs.sum(-1) > 0  # where a token was drawn, its row of probs has been filled in
     # (B, T, ...) -> (P, G, t + 1, ...)
     return tuple(x[:, : t + 1].unflatten(0, (-1, G)) for x in (tokens, mask, probs, hidden))

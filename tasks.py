@@ -1,22 +1,30 @@
 """Synthetic arithmetic with worked solutions: the problems, the verifier and the tokenizer.
 
-A problem is a prompt ("7+8+5="), a solution that works in steps towards an answer ("15,20#20"), and
-the answer alone ("20"). All tasks write alike: steps separated by commas, the marker "#", and the
-answer, which repeats the last step. So a response can reason well and still answer incorrectly, or
-the reverse, and both are checked exactly:
+A problem is a prompt, a solution that works in steps towards an answer, and the answer alone. The
+marker "#" stands between the steps and the answer. School addition, "add", goes column by column
+from the right; a step is the sum of two digits and the carry, written with two digits:
 
-    response     15,20#20     15,20#21     15,21#20     20
-    reward       1            0            1            0      does it end in "#20", its only "#"?
-    coherent     yes          no           no           no     does the answer repeat the last step?
+      347+  285=12,13,06# 632    7+5 = 12: write 2, carry 1;  4+8+1 = 13;  3+2+1 = 06
 
-Both checks compare strings and parse no number, so any text that a model may write can be judged.
+The answer is the last step and before it, from right to left, the second digits of the others. So
+the steps carry the answer, and a response can be checked in three ways:
 
-All prompts of a task have one width, with spaces in front ("          7+8+5="). So every response
-begins in the same column, and no code has to know how long a prompt is.
+    response         12,13,06# 632   12,13,06# 642   12,14,06# 642   12,14,06# 632
+    reward           1               0               0               1    the answer is correct
+    steps_correct    yes             yes             no              no   the steps are correct
+    coherent         yes             no              yes             no   the steps give the answer
+
+The checks compare strings and compute nothing, so any text that a model may write can be judged.
+
+Everything has its column. Numbers are right-aligned in fields of one width, all prompts of a task
+are equally long, all steps have two digits, and a space stands for an answer's leading zero. So
+step k stands in the same column in every response, and the digits that it needs do too: the model
+can learn where to look. A space is an ordinary token, which the model reads and writes like others.
 """
 
+import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -27,57 +35,79 @@ MARKER = "#"  # stands between the steps and the answer
 PAD = "<pad>"
 EOS = "<eos>"
 
-# What the model reads, a solution that it could write (without EOS), the answer, how hard it is.
-Problem = NamedTuple(
-    "Problem", [("prompt", str), ("solution", str), ("answer", str), ("level", int)]
-)
+
+class Problem(NamedTuple):
+    prompt: str  # what the model reads
+    solution: str  # what it could write, without EOS: the steps, the marker, the answer
+    answer: str
+    level: int  # how hard it is
 
 
 class Task(NamedTuple):
-    """A family of problems: prompts like "7+8+5=", with more or longer numbers at higher levels."""
+    """A family of problems: prompts like "347+285=", with more or longer numbers at higher levels."""
 
     sign: str
     levels: range
-    shown: range  # the levels that the supervised warm-up shows
-    digits: Callable[[int], list[int]]  # level -> how many digits each number of the prompt has
-    work: Callable[[list[int]], list[int]]  # numbers -> the steps; the last one is the answer
+    ranges: Callable[[int], list[range]]  # level -> what each number of the prompt is drawn from
+    total: Callable[[Iterable[int]], int]  # of the numbers: their sum or their product
+    columns: bool  # the steps are columns with a carry; else running totals
+
+    def steps(self, numbers: list[int]) -> list[int]:
+        """347+285= is worked as 12,13,06; 347*8= as 56,37,27: what the last k digits of the numbers
+        add up to (or their product), without the digits that the steps before have written.
+        With running totals 7+8+5= is worked as 15,20.
+        """
+        if not self.columns:
+            return [self.total(numbers[:k]) for k in range(2, len(numbers) + 1)]
+        places = range(len(str(max(numbers))))
+        return [self.total(n % 10 ** (k + 1) for n in numbers) // 10**k for k in places]
+
+    def conclude(self, steps: list[str]) -> str:
+        """The answer that these steps give; spaces stand for leading zeros.
+
+        Columns 12,13,06 give " 632": the last step, then the second digits of those before it.
+        Running totals 15,20 give the last one, "20".
+        """
+        written = "".join(step[1] for step in reversed(steps[:-1])) if self.columns else ""
+        return f"{int(steps[-1] + written):{2 + len(written)}}"
 
     def write(self, numbers: list[int], level: int) -> Problem:
-        """The problem with these numbers; its prompt is as wide as the longest one."""
-        steps = [str(step) for step in self.work(numbers)]
-        solution = ",".join(steps) + MARKER + steps[-1]
-        prompt = self.sign.join(map(str, numbers)) + "="
-        width = sum(d + 1 for d in self.digits(self.levels[-1]))  # each with a sign or "=" after it
-        return Problem(prompt.rjust(width), solution, steps[-1], level)
+        """The problem with these numbers; its prompt is as long as that of any other."""
+        widths = [len(str(r[-1])) for r in self.ranges(self.levels[-1])]
+        fields = [str(n).rjust(width) for n, width in zip(numbers, widths)]
+        prompt = self.sign.join(fields) + "="
+        steps = [f"{step:02}" for step in self.steps(numbers)]
+        answer = self.conclude(steps)
+        solution = ",".join(steps) + MARKER + answer
+        return Problem(prompt.ljust(sum(widths) + len(widths)), solution, answer, level)
 
     def problem(self, rng: np.random.Generator, level: int) -> Problem:
         """A random problem of that level. No number has a leading zero."""
-        digits = self.digits(level)
-        numbers = [int(rng.integers(10 ** (d - 1) if d > 1 else 0, 10**d)) for d in digits]
-        return self.write(numbers, level)
+        return self.write([int(rng.integers(r[0], r[-1] + 1)) for r in self.ranges(level)], level)
 
     @property
     def longest(self) -> Problem:
-        """No problem of this task has a longer prompt, solution or answer: all digits are 9.
-
-        A larger digit makes no step shorter.
-        """
-        nines = [10**d - 1 for d in self.digits(self.levels[-1])]
-        return self.write(nines, self.levels[-1])
+        """No problem of this task has a longer prompt, solution or answer: all digits are 9."""
+        return self.write([r[-1] for r in self.ranges(self.levels[-1])], self.levels[-1])
 
     def reward(self, problem: Problem, response: str) -> float:
         """1.0 if there is exactly one marker, and after it the answer and no more; else 0.0."""
         return float(response.split(MARKER)[1:] == [problem.answer])
 
-    def coherent(self, problem: Problem, response: str) -> bool:
-        """Whether the final answer, correct or not, is the response's own last step.
+    def steps_correct(self, problem: Problem, response: str) -> bool:
+        """Whether what stands before the first marker is the solution's steps; False without one."""
+        return response.startswith(problem.solution.split(MARKER)[0] + MARKER)
 
-        False without a marker, with more than one, and without a step before it. `problem` is not
-        looked at; a task whose answer does not repeat its last step would need it.
+    def coherent(self, problem: Problem, response: str) -> bool:
+        """Whether the answer is what the response's own steps give, be they correct or not.
+
+        False without a marker or with more than one, and where a step is not two digits.
+        `problem` is not looked at.
         """
         reasoning, *answers = response.split(MARKER)
-        last_step = reasoning.split(",")[-1]
-        return last_step != "" and answers == [last_step]
+        steps = reasoning.split(",")
+        written = all(len(step) == 2 and step.isascii() and step.isdigit() for step in steps)
+        return written and answers == [self.conclude(steps)]
 
 
 def held_out(prompt: str) -> bool:
@@ -88,34 +118,16 @@ def held_out(prompt: str) -> bool:
     return zlib.crc32(prompt.replace(" ", "").encode()) % 10 == 0
 
 
-def running_totals(terms: list[int]) -> list[int]:
-    """7+8+5= is worked as 15,20."""
-    return [sum(terms[:n]) for n in range(2, len(terms) + 1)]
+def of_digits(n: int) -> range:
+    return range(10 ** (n - 1), 10**n)
 
 
-def column_sums(addends: list[int]) -> list[int]:
-    """347+285= is worked as 12,132,632: column by column from the right, 7+5, 47+85, 347+285.
-
-    Step k adds the last k digits of both. If the sum has k + 1 digits, the first one is the carry.
-    """
-    return [sum(n % 10**k for n in addends) for k in range(1, len(str(max(addends))) + 1)]
-
-
-def partial_products(factors: list[int]) -> list[int]:
-    """347*8= is worked as 56,320,376,2400,2776: 7*8; 40*8 and the total; 300*8 and the total."""
-    a, b = factors
-    parts = [(a // 10**k % 10 * 10**k, a % 10 ** (k + 1)) for k in range(len(str(a)))]
-    # Of 347 (7, 7), (40, 47), (300, 347): a digit's value, then all digits up to it.
-    return [n * b for pair in parts for n in pair][1:]  # the first product is the first total
-
-
-# Level of "sum": how many one-digit terms. Of "add": digits of both addends. Of "mul": digits of
-# the first factor; the second has one, and so a level 1 would have nothing to add up.
-SUM = Task("+", range(2, 9), range(2, 9), lambda level: [1] * level, running_totals)
-ADD = Task("+", range(1, 5), range(1, 5), lambda level: [level, level], column_sums)
-MUL = Task("*", range(2, 4), range(2, 4), lambda level: [level, 1], partial_products)
-WALL = SUM._replace(shown=range(2, 5))  # longer sums have to be found by exploration
-TASKS: dict[str, Task] = {"sum": SUM, "add": ADD, "mul": MUL, "wall": WALL}
+# Level n: of "add", both addends have n digits; of "mul", the first factor has n, the second is 2
+# to 9 (by 0 and 1 there is nothing to do); of "sum", there are n terms of one digit.
+ADD = Task("+", range(2, 6), lambda n: [of_digits(n), of_digits(n)], sum, columns=True)
+MUL = Task("*", range(2, 6), lambda n: [of_digits(n), range(2, 10)], math.prod, columns=True)
+SUM = Task("+", range(3, 9), lambda n: [range(10)] * n, sum, columns=False)
+TASKS: dict[str, Task] = {"add": ADD, "mul": MUL, "sum": SUM}
 
 
 def build_tokenizer() -> Tokenizer:

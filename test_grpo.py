@@ -9,6 +9,7 @@ says what would go wrong without the lines that it looks at.
 import dataclasses
 import math
 import zlib
+from copy import deepcopy
 from statistics import fmean as mean
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ import train
 from advantages import LOSS, VARIANTS
 from grpo import Rollout, policy_loss, response_logprobs, sample_rollout, update
 from model import GPT, GPTConfig
-from tasks import SUM, TASKS, Task, held_out
+from tasks import ADD, SUM, TASKS, Task, held_out
 
 torch.set_num_threads(1)  # the tensors are tiny: more threads would only wait for each other
 SEED = 0  # of all that is random here; any other number passes as well
@@ -126,7 +127,7 @@ FORMULAS = {  # of A_{i,t} in a group x
 
 
 def by_loops(rollout, formula):
-    """formula(x, i, t) of every token; x is a group as lists without padding: x.r[i], x.probs[i][t]."""
+    """formula(x, i, t) of every token; x is a group, as lists of tokens: x.r[i], x.probs[i][t]."""
     A = torch.zeros(rollout.mask.size(), dtype=torch.float64)
     for p, masks in enumerate(rollout.mask):
         x = SimpleNamespace(r=rollout.rewards[p].tolist(), L=rollout.answer_likelihood[p].tolist())
@@ -215,13 +216,6 @@ def test_equal_rewards_give_exactly_zero(name):
             assert torch.equal(VARIANTS[name](rollout) != 0, by_design)
 
 
-def test_a_missing_field_is_named():
-    """The loop forgot to fill a field: the error would come far from its cause."""
-    for name, field in (("critic", "token_bias"), ("likelihood", "answer_likelihood")):
-        with pytest.raises(ValueError, match=f"^{name} needs rollout.{field}$"):
-            VARIANTS[name](change(random_rollout([MIXED]), [field], lambda x: None))
-
-
 # ---- (4) Numbers by hand, and limits
 def test_numbers_by_hand_and_limits():
     """A formula above could repeat the mistake of the code; these numbers do not."""
@@ -233,7 +227,6 @@ def test_numbers_by_hand_and_limits():
     assert advantages.solved(rollout).tolist() == [False, False, True, False]
     assert LOSS["ngrpo"] == {"clip_low": 0.16, "clip_high": 0.24}
     assert LOSS["dr_grpo"] == {"aggregate": "constant"}
-
     rollout = random_rollout([MIXED, ONE, PASS, FAIL])
     A = advantages.grpo(rollout)
     factor = (advantages.compensation(rollout) / A)[A > 0]
@@ -312,13 +305,12 @@ def test_loss_and_gradient_are_finite(distance, poison):
 
 
 def test_the_loss_at_the_first_update():
-    """About 0 looks like a bug, and is none: there the ratio is 1, and the A_i of a group cancel."""
+    """About 0 looks like a bug and is none: there the ratio is 1, and the A_i of a group cancel."""
     rollout = random_rollout([MIXED, ONE, FAIL])
     for name, value in (("grpo", 0.0), ("negative", 1 / 3)):  # one group of three gets -1
         A = VARIANTS[name](rollout)
-        loss = policy_loss(
-            rollout.logprobs, rollout.logprobs, A, rollout.mask, aggregate="response"
-        )
+        logprobs = rollout.logprobs
+        loss = policy_loss(logprobs, logprobs, A, rollout.mask, aggregate="response")
         assert loss.item() == pytest.approx(value)
 
 
@@ -332,10 +324,10 @@ def tiny_gpt(seed=0, **options) -> GPT:
     return model
 
 
-def sample(model, levels=(2, 8, 4, 3), G=4, seed=0, **options) -> Rollout:
-    problems = [SUM.problem(np.random.default_rng(SEED), level) for level in levels]
+def sample(model, levels=(2, 5, 4, 3), G=4, seed=0, **options) -> Rollout:
+    problems = [ADD.problem(np.random.default_rng(SEED), level) for level in levels]
     rng = torch.Generator().manual_seed(SEED + seed)
-    return sample_rollout(model, TOKENIZER, SUM, problems, G, generator=rng, **options)
+    return sample_rollout(model, TOKENIZER, ADD, problems, G, generator=rng, **options)
 
 
 def ids(text):
@@ -343,7 +335,10 @@ def ids(text):
 
 
 def scripted(problems, responses, T=None) -> Rollout:
-    """A rollout whose drawn tokens are given, as texts: a list for each problem."""
+    """A rollout whose drawn tokens are given, as texts: a list for each problem.
+
+    Random weights would never write them: they replace what multinomial draws, and nothing else.
+    """
     going = [ids(text) for group in responses for text in group]
 
     def draw(p, count, generator):
@@ -358,7 +353,7 @@ def scripted(problems, responses, T=None) -> Rollout:
 
 
 def read_alone(model, rollout):
-    """Each response as one row, no cache: g, i, tokens, hidden and outputs after prompt and token."""
+    """Each response as one row, no cache: g, i, tokens, hidden, outputs after prompt and tokens."""
     for g, i in np.ndindex(*rollout.rewards.shape):
         tokens = rollout.tokens[g, i, rollout.mask[g, i]].tolist()
         row = torch.tensor([ids(rollout.problems[g].prompt) + tokens])
@@ -369,7 +364,7 @@ def read_alone(model, rollout):
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
 def test_sampling_equals_the_teacher_forced_pass(temperature):
     """A cache, position or temperature that is off, or repeat in place of repeat_interleave."""
-    rollout = sample(tiny_gpt(), (2, 8, 4, 3, 5, 6, 7, 2, 3, 8), temperature=temperature)
+    rollout = sample(tiny_gpt(), (2, 5, 4, 3, 5, 2, 3, 2, 3, 5), temperature=temperature)
     assert rollout.temperature == (temperature or 1)  # greedy: probabilities of temperature 1
     close(response_logprobs(tiny_gpt(), rollout), rollout.logprobs, 1e-4)
     for g, i, tokens, hidden, logits in read_alone(tiny_gpt(), rollout):
@@ -379,12 +374,24 @@ def test_sampling_equals_the_teacher_forced_pass(temperature):
         close(rollout.probs[g, i, :n], logp.exp(), 1e-4)
         close(rollout.logprobs[g, i, :n], logp[range(n), tokens], 1e-4)
         assert temperature or tokens == logp.argmax(-1).tolist()
+
+
+def test_logprobs_equal_the_plain_form():
+    """One position off, padding that is scored, a prompt whose gradient counts for one response."""
+    rollout = sample(tiny_gpt(), temperature=0.6)
+    model = tiny_gpt(seed=1).double()
     rollout.tokens[~rollout.mask] = V - 1  # any padding
-    other = response_logprobs(tiny_gpt(seed=1), rollout)
-    assert (other[~rollout.mask] == 0).all()
-    for g, i, tokens, _, logits in read_alone(tiny_gpt(seed=1), rollout):
-        logp = (logits / rollout.temperature).log_softmax(-1)
-        close(other[g, i, : len(tokens)], logp[range(len(tokens)), tokens], 1e-4)
+    # Prompt and response in one row, one forward pass; the logits at t - 1 score token t.
+    rows = [rollout.prompts.repeat_interleave(4, dim=0), rollout.tokens.flatten(0, 1)]
+    logits = model(torch.cat(rows, dim=1))[:, rollout.prompts.size(1) - 1 : -1]
+    plain = (logits / 0.6).log_softmax(-1).gather(-1, rows[1][..., None]).view(rollout.mask.size())
+    plain = plain.masked_fill(~rollout.mask, 0.0)
+    ours = response_logprobs(model, rollout)
+    close(ours, plain)
+    gradients = [
+        torch.autograd.grad(x.square().sum(), [*model.parameters()]) for x in (ours, plain)
+    ]
+    close(*gradients)
 
 
 def test_tokens_are_drawn_from_the_recorded_distribution():
@@ -396,11 +403,9 @@ def test_tokens_are_drawn_from_the_recorded_distribution():
 
 def test_mask_and_rewards_of_given_responses():
     """A mask by token value, or without the end token: ending is never learned, <pad> ends."""
-    problems = [SUM.write([7, 8], 2), SUM.write([1, 2, 3], 3)]
-    responses = [
-        ["15#15<eos>", "15#15,,,,,", "15#<pad>15<eos>", "<eos>", "#15,<pad>,,,,,"],
-        ["3,6#6<eos>", "<pad><pad><eos>", "3,6#6,,,,,", "15#15<eos>", "#6<eos>"],
-    ]
+    problems = [SUM.write([7, 8], 2), SUM.write([1, 2, 9], 3)]
+    responses = [["15#15<eos>", "15#15,,,,,", "15#<pad>15<eos>", "<eos>", "#15,<pad>,,,,,"]]
+    responses += [["3,6#12<eos>", "<pad><pad><eos>", "3,6#12,,,,", "15#15<eos>", "#12<eos>"]]
     rollout = scripted(problems, responses, T=10)
     assert rollout.rewards.tolist() == [[1, 0, 0, 0, 0], [1, 0, 0, 0, 1]]
     for g, i, tokens, _, _ in read_alone(tiny_gpt(), rollout):
@@ -415,68 +420,72 @@ def test_mask_and_rewards_of_given_responses():
 
 # ---- (7) Updates
 def stale_rollout():
-    """A model, one near it, a rollout whose policy was another, and advantages."""
-    rollout = sample(tiny_gpt())
-    rollout.rewards = torch.tensor([MIXED, ONE, FAIL, [0.0, 1.0, 1.0, 1.0]])
-    reference = tiny_gpt().requires_grad_(False)
+    """A model, one near it, a rollout whose policy was another; one group has no advantage."""
+    model = tiny_gpt().double()
+    rollout = sample(model)
+    rollout.rewards = torch.tensor([MIXED, ONE, FAIL, [0.0, 1.0, 1.0, 1.0]], dtype=torch.float64)
+    rollout.token_bias = torch.randn_like(rollout.logprobs)
+    rollout.answer_likelihood = torch.rand_like(rollout.rewards)
+    reference = tiny_gpt().double().requires_grad_(False)
     for weight in reference.parameters():
         weight += 0.03 * torch.randn_like(weight)
     rollout.logprobs += 0.8 * torch.rand(rollout.mask.size()) - 0.3  # lopsided: k3 has a sign
-    return tiny_gpt(), reference, rollout, VARIANTS["grpo"](rollout)
+    return model, reference, rollout
 
 
-@pytest.mark.parametrize("minibatches, kl, scale", [(1, 0, 1), (3, 0.02, 30), (9, 0.02, 0.01)])
-def test_update_equals_its_steps_by_hand(minibatches, kl, scale):
-    """Mini-batches that count alike, gradients that add up or are not cut, KL the wrong way."""
-    model, reference, rollout, A = stale_rollout()
-    by_hand = tiny_gpt()
-    totals = torch.zeros(4)
+@pytest.mark.parametrize(
+    "minibatches, kl, scale, aggregate",
+    [(1, 0, 1, "token"), (3, 0.02, 30, "token"), (2, 0, 1, "response"), (9, 0, 0.01, "constant")],
+)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_update_equals_its_steps_by_hand(name, minibatches, kl, scale, aggregate):
+    """Groups that are left out but missed, mini-batches that count alike, gradients that add up."""
+    model, reference, rollout = stale_rollout()
+    A = scale * VARIANTS[name](rollout)
+    teaches = (A != 0).any(2).any(1) | (kl > 0)
+    by_hand = tiny_gpt().double()
+    rows = []  # here every group of a mini-batch is read
     for groups in torch.arange(4).tensor_split(min(minibatches, 4)):
+        if not teaches[groups].any():
+            continue
         mask = rollout.mask[groups]
-        inputs = (rollout.logprobs[groups], scale * A[groups], mask, 0.1, 0.3)
+        old = rollout.logprobs[groups]
         logprobs = response_logprobs(by_hand, rollout, groups)
+        loss = policy_loss(logprobs, old, A[groups], mask, 0.1, 0.3, aggregate, 24)
         d = response_logprobs(reference, rollout, groups) - logprobs  # of KL(pi_theta || pi_ref)
-        penalty = kl * (d.exp() - d - 1)[mask].mean()
-        (policy_loss(logprobs, *inputs) + penalty).backward()
+        loss = loss + kl * (d.exp() - d - 1)[mask].mean()
+        loss.backward()
         norm = math.sqrt(sum(weight.grad.square().sum().item() for weight in by_hand.parameters()))
         for weight in by_hand.parameters():
             weight.data -= 0.01 * weight.grad * min(1.0, 1.0 / norm)
             weight.grad = None
-        d = (logprobs.detach() - rollout.logprobs[groups])[mask]  # of KL(pi_old || pi_theta)
-        a = A[groups][mask]
+        d = (logprobs.detach() - old).masked_fill(~mask, 0.0)  # of KL(pi_old || pi_theta)
+        a = A[groups]
         stopped = (a > 0) & (d > math.log(1.3)) | (a < 0) & (d < math.log(0.9))
-        loss = loss_by_loops(logprobs, *inputs) + penalty.item()
-        row = [loss, stopped.float().mean().item(), (d.exp() - d - 1).mean().item(), norm]
-        totals += torch.tensor(row) * mask.sum() / rollout.mask.sum()
+        moved = (d.exp() - d - 1)[teaches[groups]]
+        rows.append([loss.item() * mask.sum(), stopped.sum(), moved.sum(), norm])
+    tokens = rollout.mask.sum()
+    counts = (tokens, tokens, rollout.mask[teaches].sum(), len(rows))
+    expected = [float(sum(column) / n) for column, n in zip(zip(*rows), counts)]
+    rollout.tokens[~teaches] = 10**6  # an error if a group without an advantage is read
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     options = {"kl": kl, "reference": reference, "clip_low": 0.1, "clip_high": 0.3}
-    metrics = update(model, optimizer, rollout, scale * A, minibatches, **options)
-    expected = dict(zip(("loss", "clip_fraction", "approx_kl", "grad_norm"), totals.tolist()))
-    assert metrics == pytest.approx(expected, rel=1e-2, abs=1e-4)
-    close([*model.parameters()], [*by_hand.parameters()], 1e-4)
+    options |= {"aggregate": aggregate, "max_length": 24}
+    metrics = update(model, optimizer, rollout, A, minibatches, **options)
+    names = ("loss", "clip_fraction", "approx_kl", "grad_norm")
+    assert metrics == pytest.approx(dict(zip(names, expected)), rel=1e-5, abs=1e-7)
+    close([*model.parameters()], [*by_hand.parameters()], 1e-7)
 
 
-def test_the_kl_term_pulls_towards_the_reference():
-    """With the other sign the policy would be pushed away from the reference."""
-    model, reference, rollout, A = stale_rollout()
-    options = {"minibatches": 1, "kl": 1.0, "reference": reference}
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    losses = [update(model, optimizer, rollout, 0 * A, **options)["loss"] for _ in range(3)]
-    assert losses[0] > losses[1] > losses[2] > 0
-    assert (grpo.k3(torch.linspace(-0.02, 0.02, 1001)) >= 0).all()  # rounding included
-
-
-@pytest.mark.parametrize("fault", ["loss", "gradient"])
-def test_no_step_is_taken_that_is_not_finite(fault):
-    """After one NaN in the weights nothing can be learned or explained."""
-    model, _, rollout, A = stale_rollout()
-    if fault == "loss":
-        A[0, 0, 0] = math.nan
-    else:
-        model.unembed.weight.register_hook(lambda grad: grad * math.inf)
-    with pytest.raises(FloatingPointError, match="is lr too high"):
-        update(model, torch.optim.Adam(model.parameters()), rollout, A)
-    close([*model.parameters()], [*tiny_gpt().parameters()], 0)
+def test_without_advantages_nothing_is_learned():
+    """AdamW's momentum moves the weights even where the gradient is 0."""
+    model, _, rollout = stale_rollout()
+    optimizer = torch.optim.AdamW(model.parameters())
+    update(model, optimizer, rollout, VARIANTS["grpo"](rollout))
+    before = deepcopy([model.state_dict(), optimizer.state_dict()])
+    metrics = update(model, optimizer, rollout, torch.zeros_like(rollout.logprobs))
+    assert metrics == dict.fromkeys(metrics, 0.0)
+    close([model.state_dict(), optimizer.state_dict()["state"]], [before[0], before[1]["state"]], 0)
 
 
 def test_answer_likelihood_equals_one_token_at_a_time():
@@ -497,10 +506,11 @@ def test_answer_likelihood_equals_one_token_at_a_time():
 
 def test_token_bias_and_likelihood_change():
     """A bias read before its token cannot depend on it; only mixed groups show the displacement."""
-    _, reference, rollout, _ = stale_rollout()
-    bias = grpo.token_bias(tiny_gpt(outputs=1), rollout)
-    for g, i, tokens, _, outputs in read_alone(tiny_gpt(outputs=1), rollout):
-        close(bias[g, i, : len(tokens)], outputs[1:, 0], 1e-4)
+    _, reference, rollout = stale_rollout()
+    critic = tiny_gpt(outputs=1).double()
+    bias = grpo.token_bias(critic, rollout)
+    for g, i, tokens, _, outputs in read_alone(critic, rollout):
+        close(bias[g, i, : len(tokens)], outputs[1:, 0])
     rollout.rewards[0] = 1.0
     moved = (response_logprobs(reference, rollout) - rollout.logprobs).sum(-1)
     expected = (moved[1, 2] + moved[3, 1:].sum()).item() / 4
@@ -508,87 +518,78 @@ def test_token_bias_and_likelihood_change():
 
 
 # ---- (8) The tasks, and the loop over steps
+def by_school(name, numbers) -> list[str]:
+    """The steps as a child writes them: from the right, with a carry; of sum the running totals."""
+    if name == "sum":
+        return [f"{sum(numbers[:k]):02}" for k in range(2, len(numbers) + 1)]
+    a, b = (str(n)[::-1] for n in numbers)
+    steps = ["00"]
+    for x, y in zip(a, b if name == "add" else b * len(a)):
+        column = int(x) + int(y) if name == "add" else int(x) * int(y)
+        steps.append(f"{column + int(steps[-1][0]):02}")
+    return steps[1:]
+
+
 @pytest.mark.parametrize(
     "name, numbers, written",
-    [("sum", [7, 8, 5], ("          7+8+5=", "15,20#20", "20", 3))]
-    + [("add", [347, 285], ("  347+285=", "12,132,632#632", "632", 3))]
-    + [("mul", [347, 8], ("347*8=", "56,320,376,2400,2776#2776", "2776", 3))],
+    [("add", [347, 285], ("  347+  285=", "12,13,06# 632", " 632", 3))]
+    + [("mul", [347, 8], ("  347*8=", "56,37,27#2776", "2776", 3))]
+    + [("sum", [7, 8, 5], ("7+8+5=          ", "15,20#20", "20", 3))],
 )
 def test_every_problem(name, numbers, written, monkeypatch):
-    """Incorrect arithmetic, a prompt of another width, a lost character, a problem on both sides."""
+    """Incorrect arithmetic, a prompt of another width, a lost token, a problem on both sides."""
     task = TASKS[name]
     assert task.write(numbers, 3) == written
-    monkeypatch.setattr(train, "TRAIN_SIZE", 420)
-    monkeypatch.setattr(train, "HELD_OUT_SIZE", 70)
     for held in (True, False):
+        monkeypatch.setattr(train, "EVAL_SIZE" if held else "TRAIN_SIZE", 60)
         for p in train.make_problems(task, held):
-            numbers = p.prompt.strip()[:-1].split(task.sign)
-            assert int(p.answer) == (math.prod if name == "mul" else sum)(map(int, numbers))
-            assert [len(n) for n in numbers] == task.digits(p.level)
-            assert all(str(int(n)) == n for n in numbers)
-            assert task.reward(p, p.solution) == task.coherent(p, p.solution) == 1
-            assert p.prompt == p.prompt.strip().rjust(len(task.longest.prompt))
-            assert len(p.solution) <= len(task.longest.solution)
-            assert held == held_out(p.prompt) == (zlib.crc32(p.prompt.strip().encode()) % 10 == 0)
+            numbers = [int(number) for number in p.prompt.strip()[:-1].split(task.sign)]
+            assert all(n in r for n, r in zip(numbers, task.ranges(p.level), strict=True))
+            assert int(p.answer) == (math.prod if name == "mul" else sum)(numbers)
+            assert p.solution == ",".join(by_school(name, numbers)) + "#" + p.answer
+            checks = (task.reward, task.coherent, task.steps_correct)
+            assert [check(p, p.solution) for check in checks] == [1.0, True, True]
+            assert all(len(text) <= len(longest) for text, longest in zip(p[:3], task.longest[:3]))
+            assert len(p.prompt) == len(task.longest.prompt)
+            prompt = p.prompt.replace(" ", "").encode()
+            assert held == held_out(p.prompt) == (zlib.crc32(prompt) % 10 == 0)
             assert TOKENIZER.decode(ids(p.prompt + p.solution)) == p.prompt + p.solution
     seen = []
     monkeypatch.setattr(train, "encode", lambda *args: seen.extend(args[1]) or grpo.encode(*args))
-    train.warm_up(tiny_gpt(), task, steps=1, seed=SEED)
+    train.warm_up(tiny_gpt(), task, 1.0, 1.0, SEED, [2e-3])
     assert not any(held_out(text.split("=")[0] + "=") for text in seen)
     assert len({*ids("<pad><eos>0123456789+*=, #")}) == V  # padding and end are two tokens
 
 
-def test_verifier_and_coherence_compare_strings():
+def test_the_three_checks_compare_strings():
     """int() takes "+20" and " 20" and raises on others; coherence must not ask for the truth."""
-    hostile = "|#|20|15,20|##20|#20#20|#20#|20#|#200|#٢٠|#２０|#020|#20 |# 20|#20\n|#20x|#20,|#+20"
-    hostile += "|#20.0|#2_0|#-20|#²⁰|#20\x00|#20<eos>|#20<pad>|15,20＃20|\ud800#20#|#2"
     p = SUM.write([7, 8, 5], 3)
-    assert not any(
-        SUM.reward(p, y) or SUM.coherent(p, y) for y in [*hostile.split("|"), "#" * 10**4]
-    )
+    hostile = "|#|20|15,20|##20|#20#20|#20#|20#|#200|#٢٠|#２０|#020|#20 |# 20|#20\n|#20x|#20,|#+20"
+    hostile += "|#20.0|#2_0|#-20|#²⁰|#20\x00|#20<eos>|#20<pad>|15,20＃20|\ud800#20#|#2|²0#²0|٢٠#20 "
+    for y in [*hostile.split("|"), "#" * 10**4]:
+        assert not (SUM.reward(p, y) or SUM.coherent(p, y) or SUM.steps_correct(p, y))
     assert [SUM.reward(p, y) for y in ("#20", "15,20#20", "99#20", "\ud800٣#20")] == [1.0] * 4
-    assert [SUM.coherent(p, y) for y in ("15,20#20", "15,21#21", "20#20")] == [True] * 3
-    assert [SUM.coherent(p, y) for y in ("15,20#21", "15,#", "20,#20", "20,15#20")] == [False] * 4
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_loop_over_steps(variant, monkeypatch):
-    """Another rate, loss or order of problems than stated: variants could not be compared."""
-    monkeypatch.setattr(train, "TRAIN_SIZE", 42)
-    monkeypatch.setattr(train, "HELD_OUT_SIZE", 14)
-    rates = []
-
-    def spy(model, optimizer, *rest, **options):
-        rates.append(optimizer.param_groups[0]["lr"] / 4e-4)
-        assert options.items() >= LOSS.get(variant, {}).items()
-        return update(model, optimizer, *rest, **options)
-
-    monkeypatch.setattr(train, "update", spy)
-    small = "--steps 4 --prompts 16 --group-size 4 --layers 1 --width 16 --device cpu --variant"
-    args = train.parse_arguments([*small.split(), variant])
-    steps = list(train.train(args, train.new_model(args), train.make_problems(SUM, True), 3, 2))
-    seen = [p for _, rollout, _, _ in steps[:3] for p in rollout.problems]
-    assert sorted(seen) == sorted(train.make_problems(SUM, False))  # an epoch: 16, 16 and 10
-    assert rates == pytest.approx([0.5, 0.75, 0.5, 0.25])
-    for step, rollout, A, row in steps:
-        assert row.keys() <= set(train.COLUMNS.split())
-        assert ("accuracy" in row) == (step in (3, 4))
-        p = rollout.probs[rollout.mask]
-        assert row["entropy"] == pytest.approx(-(p * p.log()).sum(-1).mean().item(), rel=1e-3)
-    rollout.rewards[:] = torch.arange(len(rollout.rewards))[:, None] > 2  # only three are unsolved
-    assert train.cull(rollout.problems, rollout) == rollout.problems[:3]
-    assert train.cull(rollout.problems[3:], rollout) == rollout.problems[3:]  # not none at all
+    assert all(SUM.coherent(p, y) for y in ("15,20#20", "15,21#21", "20#20", "07# 7", "00# 0"))
+    assert not any(SUM.coherent(p, y) for y in ("15,20#21", "15,#", "20,#20", "20,15#20", "7#7"))
+    assert all(SUM.steps_correct(p, y) for y in ("15,20#20", "15,20#", "15,20#21#"))
+    assert not any(SUM.steps_correct(p, y) for y in ("15,20", "15,2#20", "5,20#20", "15,20 #20"))
+    p = ADD.write([347, 285], 3)
+    texts = ["12,13,06# 632", "12,14,06# 642", "12,13,06# 642", "12,14,06# 632", "12,13,06#0632"]
+    texts += ["12,13,06#632", "12,3,06# 632", "12,13,6# 632", "12, 3,06# 632", "12,13,06"]
+    assert [ADD.coherent(p, y) for y in texts] == [True, True] + [False] * 8
+    assert [ADD.steps_correct(p, y) for y in texts] == [y.startswith("12,13,06#") for y in texts]
+    assert [ADD.reward(p, y) for y in texts] == [y.endswith("# 632") for y in texts]
 
 
 # ---- (9) A policy that learns
 @pytest.mark.parametrize("sign", [+1, -1])
 def test_the_policy_learns(sign):
     """Sampling, advantages or update do not fit together, although each does what it says."""
-    copy_a_digit = Task("+", range(1, 2), range(1, 2), lambda level: [1], lambda numbers: numbers)
+    copy_a_digit = Task("+", range(1, 2), lambda level: [range(10)], sum, columns=True)  # 7=07# 7
     problems = [copy_a_digit.write([n], 1) for n in range(10)]
     torch.manual_seed(SEED)
-    model = GPT(GPTConfig(V, 8, layers=1, width=32))
-    train.warm_up(model, copy_a_digit, 40, SEED)  # or no reward would ever be found
+    model = GPT(GPTConfig(V, 12, layers=1, width=32))
+    train.warm_up(model, copy_a_digit, 1.0, 1.0, SEED, [2e-3] * 40)  # or no reward would be found
     assert model(torch.tensor([ids("7")])).softmax(-1)[0, 0, ids("=")] < 0.2  # no prompt is learned
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
     rewards = []
@@ -596,5 +597,4 @@ def test_the_policy_learns(sign):
         rollout = sample_rollout(model, TOKENIZER, copy_a_digit, problems, 20)
         rewards.append(rollout.rewards.mean().item())
         update(model, optimizer, rollout, sign * VARIANTS["grpo"](rollout))
-    assert rewards[0] < 0.3
-    assert rewards[-1] > rewards[0] + 0.3 if sign > 0 else rewards[-1] < 0.03
+    assert rewards[-1] > rewards[0] + 0.3 if sign > 0 else rewards[-1] < 0.03 < rewards[0] < 0.3

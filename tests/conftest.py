@@ -1,5 +1,6 @@
 """What the tests of whole runs share: runs so small that each takes a tenth of a second."""
 
+import csv
 import shutil
 import sys
 from pathlib import Path
@@ -17,10 +18,22 @@ torch.set_num_threads(1)  # the tensors are tiny; more threads only wait for eac
 
 def shrink(patch: pytest.MonkeyPatch) -> None:
     """Few problems and almost no warm-up; so a response counts as correct if its length is odd."""
-    patch.setattr(train, "WARMUP_STEPS", dict.fromkeys(train.TASKS, 2))
-    patch.setattr(train, "TRAIN_SIZE", 84)
-    patch.setattr(train, "HELD_OUT_SIZE", 14)
+    patch.setattr(train, "WARM_UP", dict.fromkeys(train.TASKS, (0.0, 1.0)))  # ends after 25 steps
+    patch.setattr(train, "TRAIN_SIZE", 80)
+    patch.setattr(train, "EVAL_SIZE", 16)
     patch.setattr(train.Task, "reward", lambda task, problem, response: len(response) % 2.0)
+
+
+def read_metrics(folder: Path) -> list[dict]:
+    """The rows of metrics.csv without their seconds; each must be whole and in its place."""
+    text = (folder / "metrics.csv").read_bytes().decode()
+    rows = list(csv.DictReader(text.splitlines()))
+    assert text.endswith("\r\n")
+    for step, row in enumerate(rows, 1):
+        assert row["step"] == str(step)
+        assert None not in row.values()
+        assert row.pop("seconds") != ""
+    return rows
 
 
 @pytest.fixture(scope="session")
@@ -53,14 +66,13 @@ def run(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def loop(monkeypatch):
-    """loop("--variant nthr") gives a small random model and the loop over steps that trains it."""
+def loop(monkeypatch, out):
+    """loop("--variant nthr") gives a small base model and the loop over steps that trains it."""
     shrink(monkeypatch)
 
     def prepare(arguments: str):
-        args = train.parse_arguments([*SMALL, *arguments.split()])
-        model = train.new_model(args)
-        held = train.make_problems(train.TASKS[args.task], held=True)
-        return model, train.train(args, model, held)
+        args = train.parse_arguments([*SMALL, "--out", str(out), *arguments.split()])
+        model = train.base_model(args)
+        return model, train.train(args, model)
 
     return prepare

@@ -15,12 +15,16 @@ from train import TASKS
 
 BAD = {  # flag: values
     "--variant": ["nope", "GRPO", ""],
-    "--task": ["sum2", ""],
+    "--task": ["wall", ""],
     "--device": ["tpu", "cuda:99"],
+    "--aggregate": ["mean", "Token", ""],
     "--group-size": ["1", "-8", "2.5", "two", ""],
     "--steps": ["-1", "1.5", "nan", "²", ""],
     "--lr": ["0", "-1", "nan", "inf", "-inf", "1e999", "x"],
     "--kl": ["-1", "nan", "inf"],
+    "--temperature": ["0", "-1", "nan", "inf"],
+    "--clip-low": ["-0.1", "1.1", "nan"],
+    "--clip-high": ["-0.1", "inf", "nan"],
     "--seed": ["-1", "1e3", "x", "99999999999999999999"],
     "--width": ["6", "3.5", str(2**44)],
     "--layers": ["0"],
@@ -31,7 +35,7 @@ BAD = {  # flag: values
     "--nope": ["1", ""],
     "7": [""],
 }
-CHOICES = {"--variant": VARIANTS, "--task": TASKS, "--device": ["cpu"]}
+CHOICES = {"--variant": VARIANTS, "--task": TASKS, "--device": ["cpu"], "--aggregate": ["response"]}
 
 
 def contents(folder: Path) -> dict:
@@ -53,7 +57,7 @@ def refused(status: int, capsys) -> str:
 @pytest.mark.parametrize("flag, value", [(flag, value) for flag in BAD for value in BAD[flag]])
 def test_bad_arguments_are_refused(flag, value, run, out, capsys):
     """A traceback, a message without the valid choices, work or a lost run before the check."""
-    earlier = out / "sum-grpo-seed0" / "summary.json"
+    earlier = out / "add-grpo-seed0" / "summary.json"
     earlier.parent.mkdir()
     earlier.write_text("an earlier run")
     before = contents(out)
@@ -73,25 +77,15 @@ class Bomb:
         return os.mkdir, (self.path,)
 
 
-def spoiled(weights: dict, value: float) -> dict:
-    """The weights with one of them replaced, by NaN for example."""
-    name = next(iter(weights))
-    return weights | {name: weights[name] * value}
-
-
 # what stands in the checkpoint's place: bytes, or what torch.save gets;
 # from its bytes, its name, its weights and a folder
 DAMAGE = {
     "first half": lambda data, *_: data[: len(data) // 2],
-    "empty": lambda *_: b"",
     "text": lambda *_: b"not a checkpoint\n",
-    "pickled code": lambda data, name, w, tmp: f"cos\nmkdir\n(S'{tmp}/executed'\ntR.".encode(),
     "code beside the weights": lambda data, name, w, tmp: {name: w, "x": Bomb(tmp / "executed")},
     "a list": lambda *_: [1, 2],
-    "the weights alone": lambda data, name, w, _: w,
-    "another name": lambda data, name, w, _: {name.replace("2steps", "3steps"): w},
-    "NaN": lambda data, name, w, _: {name: spoiled(w, math.nan)},
-    "infinity": lambda data, name, w, _: {name: spoiled(w, math.inf)},
+    "of another name": lambda data, name, w, _: {name.replace("seed0", "seed1"): w},
+    "NaN": lambda data, name, w, _: {name: {key: x * math.nan for key, x in w.items()}},
     "a missing weight": lambda data, name, w, _: {name: dict([*w.items()][1:])},
 }
 
@@ -113,23 +107,25 @@ def test_damaged_base_models_are_refused(kind, base, run, out, tmp_path, capsys)
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("setting", ["--width 8", "--layers 2", "--base-seed 1", "--task add"])
+@pytest.mark.parametrize("setting", ["--width 8", "--layers 2", "--base-seed 1", "--task mul"])
 def test_a_renamed_base_model_is_refused(setting, base, run, out, capsys):
     """Training on weights that were made for other settings."""
-    args = train.parse_arguments([*"--layers 1 --width 16".split(), *setting.split()])
-    args.out = str(out)
-    path = train.base_path(args)
+    assert run(f"--steps 0 {setting} --out {out / 'other'}") == 0
+    (path,) = (out / "other").glob("*.pt")
     assert path.name != base.name
-    (out / base.name).rename(path)
+    (out / base.name).rename(out / path.name)
+    capsys.readouterr()
+    before = contents(out)
     assert path.name in refused(run(setting), capsys)
-    assert contents(out) == {path: base.read_bytes()}  # no folder of a run
+    assert contents(out) == before  # no folder of a run
 
 
 @pytest.mark.parametrize("out_flag", ["file", "file/below", "file/far/below", "in_the_way"])
-def test_an_output_folder_that_cannot_be_is_refused(out_flag, run, tmp_path, capsys):
+def test_an_output_folder_that_cannot_be_is_refused(out_flag, run, base, tmp_path, capsys):
     """Finding out only after the warm-up."""
     (tmp_path / "in_the_way").mkdir()
-    for path in (tmp_path / "file", tmp_path / "in_the_way" / "sum-grpo-seed0"):
+    (tmp_path / "in_the_way" / base.name).write_bytes(base.read_bytes())
+    for path in (tmp_path / "file", tmp_path / "in_the_way" / "add-grpo-seed0"):
         path.write_text("mine")
     before = contents(tmp_path)
     refused(run(f"--out {tmp_path / out_flag}"), capsys)

@@ -1,14 +1,19 @@
 """Single lines that no formula of test_grpo.py can see: defaults, ranges, the block by itself."""
 
+import math
+
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
 import advantages
 import grpo
 import tasks
+from advantages import VARIANTS
 from model import GPT, GPTConfig
-from tasks import SUM
+from tasks import ADD, TASKS
+from test_grpo import MIXED, change, close, random_rollout, stale_rollout, tiny_gpt
 
 TOKENIZER = tasks.build_tokenizer()
 CONFIG = GPTConfig(TOKENIZER.get_vocab_size(), 60, layers=1, width=16)
@@ -22,20 +27,20 @@ def test_a_block_is_the_usual_one():
     tokens = torch.randint(5, (2, 7))
     x = model.embed_token(tokens) + model.embed_position(torch.arange(7))
     block = model.blocks[0]
-    q, k, v = block.qkv(x).split([16, 4, 4], dim=-1)
+    q, k, v = block.qkv(block.norm1(x)).split([16, 4, 4], dim=-1)
     q = q.view(2, 7, 4, 4).transpose(1, 2)
     k, v = (shared[:, None].expand_as(q) for shared in (k, v))
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
     x = x + block.project(y.reshape(2, 7, 16))
-    torch.testing.assert_close(model.hidden(tokens), model.norm(x + block.mlp(x)))
+    close(model.hidden(tokens), model.norm(x + block.mlp(block.norm2(x))), 1e-5)
 
 
-def test_numbers_have_the_digits_of_their_level():
+def test_numbers_are_of_their_level():
     """A task without zeros, or with leading ones, is another task."""
     rng = np.random.default_rng(0)
-    for task, level, low, high in ((SUM, 3, 0, 9), (tasks.TASKS["add"], 2, 10, 99)):
-        prompts = [task.problem(rng, level).prompt.strip(" =") for _ in range(2000)]
-        numbers = {int(number) for prompt in prompts for number in prompt.split(task.sign)}
+    for name, level, low, high in (("sum", 3, 0, 9), ("add", 2, 10, 99), ("mul", 2, 2, 9)):
+        prompts = [TASKS[name].problem(rng, level).prompt.strip(" =") for _ in range(3000)]
+        numbers = {int(prompt.split(TASKS[name].sign)[-1]) for prompt in prompts}
         assert numbers == set(range(low, high + 1))
 
 
@@ -45,10 +50,10 @@ def test_defaults(monkeypatch):
     model.unembed.weight.data[TOKENIZER.token_to_id(tasks.EOS)] = -100 * torch.ones(16)
     model.norm.weight.data.zero_()
     model.norm.bias.data.fill_(1.0)  # every hidden vector is 1, so EOS is never drawn
-    problems = [SUM.write([1, 2], 2)] * 10
-    rollout = grpo.sample_rollout(model, TOKENIZER, SUM, problems, 2)
+    problems = [ADD.write([11, 22], 2)] * 10
+    rollout = grpo.sample_rollout(model, TOKENIZER, ADD, problems, 2)
     assert rollout.temperature == 1.0
-    assert rollout.mask.shape == (10, 2, len(SUM.longest.solution) + 1)
+    assert rollout.mask.shape == (10, 2, len(ADD.longest.solution) + 1)
     steps = []
     monkeypatch.setattr(grpo, "descend", lambda *args: steps.append(1) or torch.tensor(0.0))
     grpo.update(model, None, rollout, torch.ones(rollout.mask.shape))
@@ -64,11 +69,29 @@ def test_an_equal_group_beside_another():
     assert advantages.rloo(grpo.Rollout(*pair, *[empty] * 3)).flatten().tolist() == [1.0, -1.0]
 
 
+def test_a_missing_field_is_named():
+    """The loop forgot to fill a field: the error would come far from its cause."""
+    for name, field in (("critic", "token_bias"), ("likelihood", "answer_likelihood")):
+        with pytest.raises(ValueError, match=f"^{name} needs rollout.{field}$"):
+            VARIANTS[name](change(random_rollout([MIXED]), [field], lambda x: None))
+
+
+def test_the_example_of_nthr():
+    """The numbers in the docstring of nthr are not those of the code."""
+    tokens = torch.tensor([[[0, 2], [0, 1]]])
+    probs = torch.tensor([[0.2, 0.4, 0.4], [0.1, 0.3, 0.6]]).expand(1, 2, 2, 3)
+    ones = torch.ones(1, 2, 2)
+    rewards = torch.tensor([[1.0, 0.0]])
+    x = grpo.Rollout(tokens, ones == 1, rewards, -ones, probs, ones[..., None])
+    close(advantages.nthr_scores(x), torch.tensor([[[0.84, 0.14], [0.84, -0.56]]]), 1e-6)
+    close(advantages.nthr(x), torch.tensor([[[1.0, 1.0], [0.0, -1.0]]]), 1e-4)
+
+
 def test_tensors_are_made_where_the_model_is():
     """On a GPU a tensor that is made elsewhere stops the run; here "meta" plays the other device."""
     model = GPT(CONFIG)
     with torch.device("meta"):
-        rollout = grpo.sample_rollout(model, TOKENIZER, SUM, [SUM.write([1, 2], 2)], 2)
+        rollout = grpo.sample_rollout(model, TOKENIZER, ADD, [ADD.write([11, 22], 2)], 2)
         likelihood = grpo.answer_likelihood(model, rollout)
     assert rollout.rewards.device.type == likelihood.device.type == "cpu"
 
@@ -76,7 +99,7 @@ def test_tensors_are_made_where_the_model_is():
 def test_likelihood_change_of_no_mixed_group():
     """Groups that are all correct or all incorrect say nothing of the displacement."""
     model = GPT(CONFIG)
-    rollout = grpo.sample_rollout(model, TOKENIZER, SUM, [SUM.write([1, 2], 2)] * 2, 2)
+    rollout = grpo.sample_rollout(model, TOKENIZER, ADD, [ADD.write([11, 22], 2)] * 2, 2)
     rollout.rewards = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
     assert np.isnan(grpo.likelihood_change(model, rollout))
     assert (grpo.token_bias(model, rollout)[~rollout.mask] == 0).all()
@@ -91,3 +114,28 @@ def test_one_token_and_the_limit_of_the_ratio():
     assert grpo.policy_loss(0 * one, 0 * one, one, one > 0, **options) == -0.5
     assert grpo.log_ratio(90 * one, 0 * one, one > 0) == 20
     assert grpo.log_ratio(0 * one, 90 * one, one > 0) == -20
+    assert (grpo.k3(torch.linspace(-0.02, 0.02, 1001)) >= 0).all()  # rounding included
+
+
+@pytest.mark.parametrize("fault", ["loss", "gradient"])
+def test_no_step_is_taken_that_is_not_finite(fault):
+    """After one NaN in the weights nothing can be learned or explained."""
+    model, _, rollout = stale_rollout()
+    A = VARIANTS["grpo"](rollout)
+    if fault == "loss":
+        A[0, 0, 0] = math.nan
+    else:
+        model.unembed.weight.register_hook(lambda grad: grad * math.inf)
+    with pytest.raises(FloatingPointError, match="not finite: loss"):
+        grpo.update(model, torch.optim.Adam(model.parameters()), rollout, A)
+    close([*model.parameters()], [*tiny_gpt().double().parameters()], 0)
+
+
+def test_the_tokenizer_reads_characters():
+    """A lost character, or padding that is taken for the end, would make other problems."""
+    text = "12+34=5*6,7#8 90"
+    rows = TOKENIZER.encode_batch([text, "1<eos>"])
+    assert [row.tokens for row in rows] == [list(text), ["1", "<eos>", *["<pad>"] * 14]]
+    assert rows[1].ids[1:3] == [TOKENIZER.token_to_id(x) for x in ("<eos>", "<pad>")]
+    assert [TOKENIZER.decode(row.ids) for row in rows] == [text, "1"]
+    assert TOKENIZER.decode(rows[1].ids[:2], skip_special_tokens=False) == "1<eos>"
