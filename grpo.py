@@ -132,8 +132,8 @@ def response_outputs(model: GPT, prompts: Tensor, tokens: Tensor) -> Tensor:
     and values.
     """
     P, G, T = tokens.size()
-    h, cache = model.read_prompts(prompts, G)  # h (B, 1, D)
-    after, _ = model.read(tokens.flatten(0, 1), cache)  # (B, T, D)
+    h, cache = model.read_prompts(prompts, G, T)  # h (B, 1, D)
+    after, _ = model.read(tokens.flatten(0, 1), cache, prompts.size(1))  # (B, T, D)
     return model.unembed(torch.cat([h, after], dim=1)).unflatten(0, (P, G))
 
 

@@ -43,17 +43,19 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(D)
         self.mlp = nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D))
 
-    def forward(self, x: Tensor, mask: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, mask: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
         """x (B, L, D) stands in the last L of C columns.
 
-        mask (L, C) is -inf where a token must not look, else 0. past: keys and values of the
-        columns before x, (B, C - L, 2d), or None if there are none. Returns the new x, and the keys
-        and values of all C columns (B, C, 2d).
+        mask (L, C) is -inf where a token must not look, else 0. cache: keys and values, with room
+        for C columns or more, (B, >= C, 2d); those of x are written into it. None if no columns are
+        before x. Returns the new x, and the keys and values of the C columns (B, C, 2d).
         """
         B, L, D = x.size()
+        C = mask.size(1)
         q, kv = self.qkv(self.norm1(x)).split([D, 2 * self.d], dim=-1)
-        if past is not None:
-            kv = torch.cat([past, kv], dim=1)
+        if cache is not None:
+            cache[:, C - L : C] = kv
+            kv = cache[:, :C]
         k, v = kv.split(self.d, dim=-1)  # (B, C, d)
         q = q.reshape(B, L * self.heads, self.d)  # the heads of one token side by side
         scores = q @ k.transpose(1, 2) / self.d**0.5  # (B, L * heads, C)
@@ -77,31 +79,31 @@ class GPT(nn.Module):
         for weight in (w for w in self.parameters() if w.dim() == 2):
             nn.init.normal_(weight, std=0.02)  # GPT-2's; it also scales some and zeroes the biases
 
-    def read(self, tokens: Tensor, cache: list | None = None) -> tuple[Tensor, list[Tensor]]:
-        """Reads tokens (B, L), which stand in the columns after those of the cache.
+    def read(self, tokens: Tensor, cache: list | None = None, seen=0) -> tuple[Tensor, list]:
+        """Reads tokens (B, L), which stand in the columns from `seen` on.
 
-        Returns the hidden vectors (B, L, D), which the unembedding multiplies, and a new cache: for
-        each block the keys and values of all columns read so far (B, C, 2d).
+        cache: for each block the keys and values of the columns before, with room for those of the
+        tokens, which are written into it. Returns the hidden vectors (B, L, D), which the
+        unembedding multiplies, and for each block the keys and values read so far, (B, C, 2d).
         """
         L = tokens.size(1)
-        seen = cache[0].size(1) if cache else 0
         columns = torch.arange(seen, seen + L, device=tokens.device)
         # Token l stands in column seen + l, and looks at that column and those before it.
         mask = torch.full((L, seen + L), -torch.inf, device=tokens.device).triu(seen + 1)
         x = self.embed_token(tokens) + self.embed_position(columns)
-        grown = []
+        read = []
         for i, block in enumerate(self.blocks):
             x, kv = block(x, mask, cache[i] if cache else None)
-            grown.append(kv)
-        return self.norm(x), grown
+            read.append(kv)
+        return self.norm(x), read
 
-    def read_prompts(self, prompts: Tensor, G: int) -> tuple[Tensor, list[Tensor]]:
+    def read_prompts(self, prompts: Tensor, G: int, T: int) -> tuple[Tensor, list]:
         """Reads each of prompts (P, Lp) once for its G responses; B = P*G rows.
 
-        Returns the hidden vectors after the prompts (B, 1, D), and the cache, a row a response.
+        Returns the hidden vectors after the prompts (B, 1, D), and a cache with room for T tokens.
         """
-        h, cache = self.read(prompts)
-        cache = [kv.repeat_interleave(G, dim=0) for kv in cache]
+        h, read = self.read(prompts)
+        cache = [nn.functional.pad(kv, (0, 0, 0, T)).repeat_interleave(G, dim=0) for kv in read]
         return h[:, -1:].repeat_interleave(G, dim=0), cache
 
     def hidden(self, tokens: Tensor) -> Tensor:
@@ -119,25 +121,29 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
     Temperature 0 is greedy; rng is a torch.Generator or None. Returns tokens (P, G, T); mask
     (P, G, T), True on sampled tokens; and what sampling computed anyway: probs (P, G, T, V), those
     that were sampled from (greedy: of temperature 1), and hidden (P, G, T, D). T shrinks to the
-    longest response; what is outside the mask is 0.
+    longest response; what is outside the mask has no meaning.
     """
-    h, cache = model.read_prompts(prompts, G)
-    rows = torch.arange(len(h), device=h.device)  # the responses that go on
+    h, cache = model.read_prompts(prompts, G, T)
+    rows = torch.arange(len(h), device=h.device)  # the responses that are read
     tokens = prompts.new_zeros(len(h), T)
     mask = torch.zeros_like(tokens, dtype=torch.bool)
+    mask[:, 0] = True
     probs = h.new_zeros(len(h), T, model.config.vocab_size)
     hidden = h.new_zeros(len(h), T, model.config.width)
     for t in range(T):
         p = (model.unembed(h[:, 0]) / (temperature or 1.0)).softmax(-1)  # (rows, V)
         token = torch.multinomial(p, 1, generator=rng) if temperature else p.argmax(1, keepdim=True)
         tokens[rows, t] = token[:, 0]
-        mask[rows, t] = True
         probs[rows, t] = p
         hidden[rows, t] = h[:, 0]
-        going = (token[:, 0] != eos).nonzero()[:, 0]  # places in rows
-        if t + 1 == T or not len(going):
+        going = mask[rows, t] & (token[:, 0] != eos)
+        if t + 1 == T or not going.any():
             break
-        rows = rows[going]
-        h, cache = model.read(token[going], [kv.index_select(0, going) for kv in cache])
+        mask[rows, t + 1] = going
+        if going.float().mean() < 0.9:  # enough have ended: they leave, so the cache is copied
+            rows = rows[going]
+            token = token[going]
+            cache = [kv[going] for kv in cache]
+        h, _ = model.read(token, cache, prompts.size(1) + t)
     # (B, T, ...) -> (P, G, t + 1, ...)
     return tuple(x[:, : t + 1].unflatten(0, (-1, G)) for x in (tokens, mask, probs, hidden))

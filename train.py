@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +30,10 @@ TRAIN_SIZE = 4480  # problems; the same in every run
 EVAL_SIZE = 560  # held-out problems
 # The warm-up ends at this share of correct samples; a level comes in it so many times as often as
 # the level below.
-WARM_UP = {"add": (0.16, 2.0), "mul": (0.13, 1.0), "sum": (0.4, 0.8)}
+WARM_UP = {"add": (0.13, 1.5), "mul": (0.1, 1.0), "sum": (0.4, 0.8)}
 
 
-def train(args, model: GPT, evaluate_every: int = 20, rise: int = 10):
+def train(args, model: GPT, evaluate_every: int = 25, rise: int = 10):
     """The loop over steps. Yields after each: rollout, advantages (P, G, T), metrics.
 
     Each epoch has a new order; its last batch may be smaller. The learning rate rises for `rise`
@@ -40,6 +41,7 @@ def train(args, model: GPT, evaluate_every: int = 20, rise: int = 10):
     """
     task = TASKS[args.task]
     problems = make_problems(task, held=False)
+    eval_problems = make_problems(task, held=True)
     order = np.random.default_rng(args.seed)
     rng = torch.Generator(args.device).manual_seed(args.seed)
     draw = {"temperature": args.temperature, "generator": rng}
@@ -62,7 +64,7 @@ def train(args, model: GPT, evaluate_every: int = 20, rise: int = 10):
         row = {"step": step} | rollout_metrics(rollout, advantages, task) | losses  # 8
         row["seconds"] = time.perf_counter() - started
         if step % evaluate_every == 0 or step == args.steps:
-            row |= evaluate(model, task, "accuracy", "accuracy_sampled")
+            row |= evaluate(model, task, eval_problems, "accuracy", "accuracy_sampled")
             row["likelihood_change"] = likelihood_change(model, rollout)
         yield rollout, advantages, row
 
@@ -100,8 +102,9 @@ def make_problems(task: Task, held: bool) -> list[Problem]:
     count = (EVAL_SIZE if held else TRAIN_SIZE) // len(task.levels)
     problems = []
     for level in task.levels:
-        draws = dict.fromkeys(task.problem(rng, level) for _ in range(20 * count))
-        problems += [p for p in draws if held_out(p.prompt) == held][:count]
+        draws = (task.problem(rng, level) for _ in range(20 * count))
+        fitting = islice((p for p in draws if held_out(p.prompt) == held), 2 * count)
+        problems += list(dict.fromkeys(fitting))[:count]
     return problems
 
 
@@ -122,8 +125,8 @@ def base_model(args) -> GPT:
     """
     model = new_model(args)
     share, ratio = WARM_UP[args.task]
-    made = f"{args.task}-{args.layers}x{args.width}-until{share:g}-ratio{ratio:g}"
-    path = Path(args.out) / f"base-{made}-seed{args.base_seed}.pt"
+    name = f"base-{args.task}-{args.layers}x{args.width}-until{share:g}-seed{args.base_seed}.pt"
+    path = Path(args.out) / name
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         warm_up(model, TASKS[args.task], share, ratio, args.base_seed, [2e-3] * 2000)
@@ -158,7 +161,7 @@ def warm_up(model: GPT, task: Task, share: float, ratio: float, seed: int, rates
         logits = model(rows[:, :-1])[:, start - 1 :].transpose(1, 2)  # (B, V, L - start)
         loss = torch.nn.functional.cross_entropy(logits, rows[:, start:], ignore_index=pad)
         descend(optimizer, loss)
-        if step % 25 == 0:
+        if step % 20 == 0:
             solved_share = sample_rollout(model, TOKENIZER, task, problems, 1).rewards.mean()
             if solved_share >= share:
                 break
@@ -197,9 +200,8 @@ def accuracy(rollout: Rollout, task: Task, name: str) -> dict:
     return found | {f"{name}_by_level": by_level}
 
 
-def evaluate(model: GPT, task: Task, greedy: str, sampled: str, samples: int = 1) -> dict:
-    """Accuracy on the held-out problems, greedy and at temperature 1, under these names."""
-    problems = make_problems(task, held=True)
+def evaluate(model: GPT, task: Task, problems: list, greedy: str, sampled: str, samples=1) -> dict:
+    """Accuracy on these problems, greedy and at temperature 1, under these names."""
     best = sample_rollout(model, TOKENIZER, task, problems, 1, temperature=0)
     rng = torch.Generator(next(model.parameters()).device).manual_seed(0)
     drawn = sample_rollout(model, TOKENIZER, task, problems, samples, generator=rng)
@@ -217,12 +219,13 @@ def run(args, model: GPT) -> None:
     """One run, from the base model to its files and what is printed."""
     started = time.perf_counter()
     task = TASKS[args.task]
+    problems = make_problems(task, held=True)
     folder = Path(args.out) / f"{args.task}-{args.variant}-seed{args.seed}"
     folder.mkdir(parents=True, exist_ok=True)
     save(folder / "config.json", lambda part: part.write_text(json.dumps(vars(args), indent=2)))
     (folder / "summary.json").unlink(missing_ok=True)
     summary = {"variant": args.variant, "task": args.task, "seed": args.seed, "steps": args.steps}
-    summary |= evaluate(model, task, "base_accuracy", "base_sampled", samples=4)
+    summary |= evaluate(model, task, problems, "base_accuracy", "base_sampled", samples=4)
     seconds = []
     with open(folder / "metrics.csv", "w", newline="", buffering=1) as file:  # line by line
         writer = csv.DictWriter(file, COLUMNS.split())
@@ -236,7 +239,7 @@ def run(args, model: GPT) -> None:
             raise FloatingPointError(f"step {len(seconds) + 1}: {error}; is --lr too high?")
     save(folder / "model.pt", lambda part: torch.save(model.state_dict(), part))
     save(folder / "tokenizer.json", lambda part: TOKENIZER.save(str(part)))
-    summary |= evaluate(model, task, "final_accuracy", "final_sampled", samples=4)
+    summary |= evaluate(model, task, problems, "final_accuracy", "final_sampled", samples=4)
     summary["seconds"] = time.perf_counter() - started
     summary["seconds_per_step"] = float(np.median(seconds or [0]))
     save(folder / "summary.json", lambda part: part.write_text(json.dumps(summary, indent=2)))

@@ -1,9 +1,8 @@
-"""What two studies need: options, base models, groups, CSV tables, intervals, markdown, figures."""
+"""What two studies need: options, groups, CSV tables, intervals, verdicts, markdown, figures."""
 
 import argparse
-import ast
 import csv
-import hashlib
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,51 +13,43 @@ import torch
 import train
 from grpo import Rollout, sample_rollout
 from model import GPT
-from tasks import TASKS, Task
+from tasks import Task
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "docs" / "tables"
-CORE = ("tasks.py", "model.py", "grpo.py", "advantages.py", "train.py")
+VERDICTS = 21  # of all studies together
+REPLICATES = 12  # base models with a seed each; 13 to 24 are the second stage
 
 
-def core_checksum() -> str:
-    """Eight characters that change when the core's code does; its comments and docstrings may."""
-    text = ""
-    for name in CORE:
-        tree = ast.parse((ROOT / name).read_text())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                node.body = node.body[ast.get_docstring(node) is not None :]
-        text += ast.unparse(tree)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def options(text: str, seeds: range) -> argparse.ArgumentParser:
+def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.ArgumentParser:
     """A command line with what studies of several base models share; text is their docstring."""
     parser = argparse.ArgumentParser(description=text.splitlines()[0])
-    parser.add_argument("--tasks", nargs="+", choices=("wall", "sum"), default=["wall", "sum"])
+    parser.add_argument("--tasks", nargs="+", choices=tasks, default=[*tasks])
     parser.add_argument("--seeds", nargs="+", type=int, default=[*seeds], help="of base and run")
-    parser.add_argument("--out", default="runs/compare", help="folder of studies.compare")
+    parser.add_argument("--out", default="runs/studies", help="folder of the runs")
     return parser
 
 
-def settings(task: str, seed: int, out: Path) -> train.Namespace:
-    """train.py's settings for a base model on the processor; `out` is made."""
-    out.mkdir(parents=True, exist_ok=True)
-    argv = ["--task", task, "--base-seed", str(seed), "--device", "cpu", "--out", str(out)]
-    return train.parse_arguments(argv)
+def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
+    """train.py's settings on the processor; the runs of one seed share the folder of its base."""
+    argv = ["--task", task, "--seed", str(seed), "--base-seed", str(seed), "--device", "cpu"]
+    return train.parse_arguments([*argv, "--out", f"{out}/{task}-{seed}", *more])
 
 
-def base_model(args, settle: int = 0) -> GPT:
-    """The base model of these settings, which is made and kept in args.out if it is not there."""
-    model = train.new_model(args)
-    path = train.base_path(args)
-    if not path.exists():
-        steps = train.WARMUP_STEPS[args.task]
-        train.warm_up(model, TASKS[args.task], steps, args.base_seed, settle)
-        train.save(path, lambda part: torch.save({part.stem: model.state_dict()}, part))
-    train.load_base(path, model)
+def trained(args, variant: str) -> GPT:
+    """The model of a finished run of studies.compare with these settings, or the base model."""
+    model = train.base_model(args)
+    if variant != "base":
+        path = Path(args.out) / f"{args.task}-{variant}-seed{args.seed}" / "model.pt"
+        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     return model
+
+
+def commit() -> str:
+    """The short name of the commit that is checked out; "?" outside a repository."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() or "?"
 
 
 def mixed_groups(model: GPT, task: Task, count: int, seed: int = 0) -> list[Rollout]:
@@ -86,19 +77,12 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def rows_of_last_core(path: Path) -> list[dict[str, str]]:
-    """The rows that the core of the last row made: tables never mix two."""
-    rows = read_rows(path)
-    return [row for row in rows if row["core"] == rows[-1]["core"]]
-
-
 def write_rows(path: Path, rows: list[dict]) -> None:
     """Writes the rows, whole or not at all; the first one names the columns."""
-    names = list(rows[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     with open(part, "w", newline="") as file:
-        writer = csv.DictWriter(file, names)
+        writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
     part.replace(path)
@@ -114,6 +98,28 @@ def interval(values, level: float = 0.95) -> tuple[float, float, float]:
         return mean, float("nan"), float("nan")
     low, high = stats.t.interval(level, len(values) - 1, mean, stats.sem(values))
     return mean, float(low), float(high)
+
+
+def verdict(by_seed: dict[int, float], direction: int, margin: float) -> tuple[str, str]:
+    """A hypothesis on one testbed, by the rule of docs/results.md: its verdict, and the numbers.
+
+    by_seed: the effect of each replicate. direction: +1 or -1, what the hypothesis expects; 0 if
+    it expects none. Replicates above 12, if there are any, decide alone.
+    """
+    late = {seed: value for seed, value in by_seed.items() if seed > REPLICATES}
+    values = list((late or by_seed).values())
+    mean, low, high = interval(values, 1 - 0.05 / (2 * VERDICTS))
+    _, usual_low, usual_high = interval(values)
+    small = -margin < usual_low and usual_high < margin
+    if low > 0 or high < 0:
+        found = "supported" if mean * direction > 0 else "contradicted"
+        return found + (" and small" if small else ""), f"{len(values)}"
+    if small:
+        return "negligible", f"{len(values)}"
+    # An interval's width shrinks as one over the root of the replicates.
+    to_see = (high - low) / 2 / max(abs(mean), 1e-9)
+    to_dismiss = (usual_high - usual_low) / 2 / max(margin - abs(mean), 1e-9)
+    return "open", f"{len(values)}; {len(values) * min(to_see, to_dismiss) ** 2:.0f} would decide"
 
 
 def shown(values: tuple[float, float, float], scale: float = 100, form: str = "+.1f") -> str:
