@@ -125,7 +125,7 @@ def base_model(args) -> GPT:
     """
     model = new_model(args)
     share, ratio = WARM_UP[args.task]
-    name = f"base-{args.task}-{args.layers}x{args.width}-until{share:g}-seed{args.base_seed}.pt"
+    name = f"base-{args.task}-{args.layers}x{args.width}-{share}-{ratio}-seed{args.base_seed}.pt"
     path = Path(args.out) / name
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -28,9 +28,8 @@ def main() -> None:
     numbers = [int(n) if n.isdecimal() else -1 for n in options.problem.split(task.sign)]
     problem = task.write(numbers, level=0)
     longest = task.longest.prompt
-    if problem.prompt.replace(" ", "") != options.problem + "=" or len(problem.prompt) > len(
-        longest
-    ):
+    written = problem.prompt.replace(" ", "") == options.problem + "="
+    if not written or len(problem.prompt) > len(longest):
         parser.error(f"{options.problem} is not a problem like {longest.strip('= ')}, or longer")
     model = train.new_model(args)
     model.load_state_dict(torch.load(options.run / "model.pt", map_location="cpu"))

@@ -171,7 +171,7 @@ def test_the_warm_up(monkeypatch):
     assert not any(map(held_out, prompts))
     counts = [sum(len(p.strip("= ").split("+")[-1].strip()) == n for p in prompts) for n in (4, 5)]
     assert 1.6 < counts[1] / counts[0] < 2.5  # a level comes twice as often as the one below
-    assert train.warm_up(model, ADD, 0.0, 1.0, 0, given) == 25
+    assert train.warm_up(model, ADD, 0.0, 1.0, 0, given) == 20
 
 
 @pytest.mark.parametrize(
