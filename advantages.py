@@ -3,9 +3,11 @@
 What an advantage is. A prompt gets a group of G sampled responses, and each response i a reward
 r_i: 1 if it is correct, else 0. The update makes every sampled token likelier in proportion to its
 advantage, and less likely where that is negative (until the clip in grpo.py stops it). So the
-advantage says which tokens are to be said more often, and by how much. That is all that a variant
-changes, but for the table LOSS below, the second network of `critic` and the shrinking training set
-of `culling`. A group is all-fail (every reward is 0), all-pass (every reward is 1) or mixed.
+advantage says which tokens are to be said more often, and by how much. A variant changes nothing
+else, except the table LOSS below, the second network of `critic`, the extra reading of `likelihood`
+and the shrinking training set of `culling`.
+
+A group is all-fail (every reward is 0), all-pass (every reward is 1) or mixed.
 
 Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabulary, D width.
     rollout.rewards   (P, G)        r_i
@@ -14,7 +16,7 @@ Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabu
     rollout.logprobs  (P, G, T)     log pi of each token; pi is the model ("policy") that drew it
     rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), given prompt x and the tokens before t
     rollout.hidden    (P, G, T, D)  h, the input of the last linear layer (the unembedding)
-    rollout.token_bias (P, G, T) and rollout.answer_likelihood (P, G): for one variant each
+    rollout.token_bias (P, G, T): for `critic`;  rollout.answer_likelihood (P, G): for `likelihood`
     mu, sigma         (P, 1)        mean and population standard deviation of a group's rewards
 
 "Reported" is what the source, or an experiment before this project, found on language models.
@@ -244,10 +246,10 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
         selected = tokens of incorrect responses with s_{j,k'} > tau
         A_{j,k'} = eta A_j if selected, else A_j;   eta = 2 |p - 1/2|           section 7.3
 
-    sbar_i says how strongly the correct responses support response i; tau is the least of these. A
-    token above it is as entangled with the correct responses as their own tokens are. ("Entangled"
-    does not mean the same characters: s compares gradients.) For example V = 3 and every h is 1; pi
-    is (.2, .4, .4) for the first token and (.1, .3, .6) for the second:
+    sbar_i says how strongly the correct responses support a correct one, i; tau is the least of
+    these. A token above it is as entangled with the correct responses as their own tokens are.
+    ("Entangled" does not mean the same characters: s compares gradients.) For example V = 3 and
+    every h is 1; pi is (.2, .4, .4) for the first token and (.1, .3, .6) for the second:
 
         correct response 0 2:     s = 0.84,  0.14     tau = their mean, 0.49
         incorrect response 0 1:   s = 0.84, -0.56     the first token is selected: p = 1/2, eta = 0
@@ -267,7 +269,7 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
     correct = rollout.rewards == 1  # (P, G)
     sbar = s.sum(-1) / rollout.mask.sum(-1).clamp(min=1)  # (P, G)
     lowest = sbar.masked_fill(~correct, torch.inf).amin(1)[:, None, None]  # (P, 1, 1)
-    tau = beta * lowest if beta > -torch.inf else beta  # -inf * a negative lowest is +inf
+    tau = beta * lowest if beta > -torch.inf else beta  # else +inf where lowest < 0
     selected = (s > tau) & (correct.any(1, keepdim=True) & ~correct)[..., None]
     p = correct.to(s.dtype).mean(1)[:, None, None]
     factor = 2 * (p - 0.5).abs() if eta is None else eta

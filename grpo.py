@@ -21,9 +21,10 @@ ln pi_theta(y | x) = sum_t ln pi_theta(y_t | x, y_<t), so each of its tokens is 
 A baseline b may be subtracted from r(y) if it does not depend on y: E[b grad ln pi_theta] =
 b grad sum_y pi_theta(y | x) = b grad 1 = 0. The expected gradient stays; with b near the expected
 reward its variance falls. The mean reward of the other responses of the group is such a b. GRPO
-takes the mean mu of the whole group: r_i - mu is (G-1)/G times the same difference, so only the
-scale changes. (PPO trains a second network, the value function, to predict b.) Dividing by sigma as
-well changes the objective: prompts with a small sigma count more. The result is the advantage A.
+takes the mean mu of the whole group: r_i - mu is (G-1)/G times r_i minus the mean of the others, so
+only the scale changes. (PPO trains a second network, the value function, to predict b.) Dividing by
+sigma as well changes the objective: prompts with a small sigma count more. The result is the
+advantage A.
 
 After the first optimiser step the samples are still those of pi_old, but the policy has moved.
 Importance sampling corrects an expectation over samples of another distribution:
@@ -95,9 +96,9 @@ def sample_rollout(
     """Samples group_size responses to each of P >= 1 problems and scores them.
 
     model: GPT; tokenizer: tokenizers.Tokenizer; task: Task; problems: list[Problem]; generator:
-    torch.Generator. Temperature 0 is greedy. max_new_tokens: None is those of the task's longest
-    solution; a response that is cut off there, before its end-of-sequence token, gets reward 0
-    whatever it says.
+    torch.Generator. Temperature 0 is greedy. max_new_tokens: by default the
+    length of the task's longest solution, and one for EOS; a response that is cut off there, before
+    its end-of-sequence token, gets reward 0 whatever it says.
     """
     T = max_new_tokens or len(task.longest.solution) + 1
     eos = tokenizer.token_to_id(EOS)
@@ -115,7 +116,7 @@ def sample_rollout(
         rewards.append([task.reward(problem, y.removesuffix(EOS)) * y.endswith(EOS) for y in ended])
     rewards = torch.tensor(rewards, device=prompts.device)
     rest = {"prompts": prompts, "problems": problems, "texts": texts, "tokenizer": tokenizer}
-    # Greedy responses keep the probabilities of temperature 1.
+    # For greedy responses logprobs and probs are those of temperature 1.
     return Rollout(tokens, mask, rewards, logp, probs, h, temperature=temperature or 1.0, **rest)
 
 
@@ -208,8 +209,9 @@ def policy_loss(
         loss            = - sum_{i,t} surrogate_{i,t} / sum_i |y_i|
 
     The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
-    1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way is
-    pushed back. For example, with A = +1 a token at ratio 1.5 has no gradient, one at 0.5 has.
+    1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way
+    keeps its full gradient. For example, with A = +1 a token at ratio 1.5 has no gradient, one at
+    0.5 has.
 
     aggregate: "token" (above, as in DAPO), "response" (mean over each response, then over
     responses: Eq. 3 of the original) or "constant" (sum / (responses x max_length): Dr. GRPO's,
@@ -263,9 +265,9 @@ def update(
     """One pass over the rollout. A mini-batch is made of whole groups and gives one optimiser step.
 
     advantages (P, G, T); minibatches is their number; loss_options go to policy_loss. A group whose
-    advantages are all 0 has no gradient and is not read: its tokens keep ratio 1 and stay in the
-    loss's denominator, so loss and gradient are those of an update that reads all. A mini-batch of
-    such groups alone makes no optimiser step.
+    advantages are all 0 has no gradient and is not read: its ratio is taken as 1 (with A = 0 it
+    does not matter), and its tokens stay in the loss's denominator. So loss and gradient are those
+    of an update that reads all. A mini-batch of such groups alone makes no optimiser step.
 
     kl > 0 adds kl * KL(pi_theta || pi_reference) by k3, always a mean over response tokens, and
     reads all groups (arXiv 2402.03300, Eq. 4; on samples of pi_old, as there); reference is the

@@ -2,10 +2,10 @@
 
 The usual transformer: embeddings, pre-norm blocks of causal attention and an MLP, a final norm, an
 unembedding. A token's position is its column. Rows are padded on the right, and no token looks at
-columns after its own, so padding is never looked at.
+columns after its own, so no token of a response looks at padding.
 
 All heads share one head of keys and values (multi-query attention, arXiv 1911.02150). Sampling is
-bound by memory, and this makes the cache four times smaller.
+bound by memory, and with four heads this makes the cache four times smaller.
 
 Shapes: B rows, L tokens that are read at once, C columns that they may look at, D width,
 d = D / heads, V vocabulary.
@@ -29,7 +29,8 @@ class GPTConfig(NamedTuple):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)), on x (B, L, D).
 
-    The attention is written out: on rows as short as these it is faster than PyTorch's fused one.
+    The attention is written out. In sampling, on rows as short as these, that is also faster than
+    PyTorch's fused one.
     """
 
     def __init__(self, config: GPTConfig):
@@ -44,11 +45,12 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D))
 
     def forward(self, x: Tensor, mask: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
-        """x (B, L, D) stands in the last L of C columns.
+        """x (B, L, D) holds the L newest of C columns.
 
         mask (L, C) is -inf where a token must not look, else 0. cache: keys and values, with room
-        for C columns or more, (B, >= C, 2d); those of x are written into it. None if no columns are
-        before x. Returns the new x, and the keys and values of the C columns (B, C, 2d).
+        for C columns or more, (B, >= C, 2d); those of x are written into it, each place once. None
+        if no columns are before x. Returns the new x, and the keys and values of the C columns,
+        (B, C, 2d).
         """
         B, L, D = x.size()
         C = mask.size(1)
@@ -77,14 +79,14 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(config.width)
         self.unembed = nn.Linear(config.width, config.outputs or config.vocab_size, bias=False)
         for weight in (w for w in self.parameters() if w.dim() == 2):
-            nn.init.normal_(weight, std=0.02)  # GPT-2's; it also scales some and zeroes the biases
+            nn.init.normal_(weight, std=0.02)  # as in GPT-2, which also scales some of them down
 
     def read(self, tokens: Tensor, cache: list | None = None, seen=0) -> tuple[Tensor, list]:
         """Reads tokens (B, L), which stand in the columns from `seen` on.
 
         cache: for each block the keys and values of the columns before, with room for those of the
         tokens, which are written into it. Returns the hidden vectors (B, L, D), which the
-        unembedding multiplies, and for each block the keys and values read so far, (B, C, 2d).
+        unembedding multiplies, and for each block the keys and values so far, (B, C, 2d).
         """
         L = tokens.size(1)
         columns = torch.arange(seen, seen + L, device=tokens.device)
@@ -119,12 +121,12 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
     """Samples G responses to each of prompts (P, Lp), B = P*G rows, up to EOS or T tokens each.
 
     Temperature 0 is greedy; rng is a torch.Generator or None. Returns tokens (P, G, T); mask
-    (P, G, T), True on sampled tokens; and what sampling computed anyway: probs (P, G, T, V), those
-    that were sampled from (greedy: of temperature 1), and hidden (P, G, T, D). T shrinks to the
-    longest response; what is outside the mask has no meaning.
+    (P, G, T), True on sampled tokens; and what sampling has computed already: probs (P, G, T, V),
+    those that were sampled from (greedy: of temperature 1), and hidden (P, G, T, D). T shrinks to
+    the longest response; what is outside the mask has no meaning.
     """
     h, cache = model.read_prompts(prompts, G, T)
-    rows = torch.arange(len(h), device=h.device)  # the responses that are read
+    rows = torch.arange(len(h), device=h.device)  # still in the batch; some may have ended
     tokens = prompts.new_zeros(len(h), T)
     mask = torch.zeros_like(tokens, dtype=torch.bool)
     mask[:, 0] = True
@@ -140,7 +142,7 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
         if t + 1 == T or not going.any():
             break
         mask[rows, t + 1] = going
-        if going.float().mean() < 0.9:  # enough have ended: they leave, so the cache is copied
+        if going.float().mean() < 0.9:  # leaving copies the cache, so only when enough have ended
             rows = rows[going]
             token = token[going]
             cache = [kv[going] for kv in cache]

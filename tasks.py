@@ -16,10 +16,11 @@ the steps carry the answer, and a response can be checked in three ways:
 
 The checks compare strings and compute nothing, so any text that a model may write can be judged.
 
-Everything has its column. Numbers are right-aligned in fields of one width, all prompts of a task
-are equally long, all steps have two digits, and a space stands for an answer's leading zero. So
-step k stands in the same column in every response, and the digits that it needs do too: the model
-can learn where to look. A space is an ordinary token, which the model reads and writes like others.
+Prompts and steps have their columns. Of "add" and "mul" each number of a prompt is right-aligned in
+a field of fixed width; all prompts of a task are equally long; all steps have two digits; a space
+stands for an answer's leading zero. So step k stands in the same column in every response, and the
+digits that it needs do too: the model can learn where to look. A space is an ordinary token, which
+the model reads and writes like others.
 """
 
 import math
@@ -31,7 +32,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 MARKER = "#"  # stands between the steps and the answer
-# Two different tokens: if they were one, masking the padding would mask the end of a response.
+# If both were one token, a mask that hides padding would also hide the end of a response.
 PAD = "<pad>"
 EOS = "<eos>"
 
@@ -44,7 +45,7 @@ class Problem(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A family of problems: prompts like "347+285=", with more or longer numbers at higher levels."""
+    """A family of problems: prompts like "347+285=", with more or longer numbers as levels rise."""
 
     sign: str
     levels: range
@@ -53,9 +54,9 @@ class Task(NamedTuple):
     columns: bool  # the steps are columns with a carry; else running totals
 
     def steps(self, numbers: list[int]) -> list[int]:
-        """347+285= is worked as 12,13,06; 347*8= as 56,37,27: what the last k digits of the numbers
-        add up to (or their product), without the digits that the steps before have written.
-        With running totals 7+8+5= is worked as 15,20.
+        """347+285= is worked as 12,13,06 and 347*8= as 56,37,27. Step k adds (or multiplies) the
+        last k digits of each number and drops the k - 1 digits that are written already: 47 * 8 =
+        376 gives 37. With running totals 7+8+5= is worked as 15,20.
         """
         if not self.columns:
             return [self.total(numbers[:k]) for k in range(2, len(numbers) + 1)]
@@ -95,7 +96,7 @@ class Task(NamedTuple):
         return float(response.split(MARKER)[1:] == [problem.answer])
 
     def steps_correct(self, problem: Problem, response: str) -> bool:
-        """Whether what stands before the first marker is the solution's steps; False without one."""
+        """Whether the solution's steps stand before the first marker; False without a marker."""
         return response.startswith(problem.solution.split(MARKER)[0] + MARKER)
 
     def coherent(self, problem: Problem, response: str) -> bool:

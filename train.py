@@ -28,16 +28,16 @@ from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
 TOKENIZER = build_tokenizer()
 TRAIN_SIZE = 4480  # problems; the same in every run
 EVAL_SIZE = 560  # held-out problems
-# The warm-up ends at this share of correct samples; a level comes in it so many times as often as
-# the level below.
+# The share of correct samples at which the warm-up ends, and how much more often it shows a level
+# than the one below.
 WARM_UP = {"add": (0.13, 1.5), "mul": (0.1, 1.0), "sum": (0.4, 0.8)}
 
 
 def train(args, model: GPT, evaluate_every: int = 25, rise: int = 10):
     """The loop over steps. Yields after each: rollout, advantages (P, G, T), metrics.
 
-    Each epoch has a new order; its last batch may be smaller. The learning rate rises for `rise`
-    steps, then falls to 0.
+    Each epoch has a new order; its last batch may be smaller. The learning rate is args.lr times
+    the smaller of two lines: one rises to 1 in `rise` steps, one falls from 1 to 0 over the run.
     """
     task = TASKS[args.task]
     problems = make_problems(task, held=False)
@@ -57,7 +57,7 @@ def train(args, model: GPT, evaluate_every: int = 25, rise: int = 10):
         batch = epoch[: args.prompts]  # 1
         epoch = epoch[args.prompts :]
         rollout = sample_rollout(model, TOKENIZER, task, batch, args.group_size, **draw)  # 2, 3
-        problems = prepare(args.variant, rollout, model, critic, problems)
+        problems = prepare(args.variant, rollout, model, critic, problems)  # culling drops some
         advantages = VARIANTS[args.variant](rollout)  # 4
         optimizer.param_groups[0]["lr"] = args.lr * min(step / rise, 1 - (step - 1) / args.steps)
         losses = update(model, optimizer, rollout, advantages, **options)  # 5 to 7
@@ -77,8 +77,9 @@ def new_critic(args) -> tuple[GPT, torch.optim.Optimizer]:
 def prepare(variant: str, rollout: Rollout, model: GPT, critic, problems: list) -> list[Problem]:
     """What three variants need beside their function. Returns the problems of the next epoch.
 
-    likelihood: rollout.answer_likelihood. critic: rollout.token_bias, then one step on the critic's
-    loss. culling: solved problems leave; if none would be left, all stay.
+    likelihood: rollout.answer_likelihood. critic, a network and its optimizer: rollout.token_bias,
+    then one step on the critic's loss. culling: solved problems leave; if none would be left, all
+    stay.
     """
     if variant == "likelihood":
         rollout.answer_likelihood = answer_likelihood(model, rollout)
