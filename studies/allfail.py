@@ -1,158 +1,121 @@
 """What can be solved at all? python -m studies.allfail [--seeds 1 2 3]     after studies.compare
 
-Held-out problems, 30 a level, 1,024 responses to each at temperature 1, by the base models and by
-what studies.compare trained from them. With c of n responses correct, the chance that a group of N
-is not all-fail is
+Where all N responses of a group fail, GRPO has no gradient. On `mul`: 1,024 responses, temperature
+1, to each of 30 held-out problems a level, by the base models and by what studies.compare trained
+from them. With c of n responses correct, the chance that a group of N is not all-fail is
 
     pass@N = 1 - C(n-c, N) / C(n, N)                                  arXiv 2107.03374, Eq. 1
 
-docs/tables/allfail.csv has a row a problem and a column a model: its correct responses. A seed that
-is there, of the same core, is not sampled again. Tables and docs/allfail.png need it alone.
-"""
+without bias, which 1 - (1 - c/n)^N is not. A problem counts as solved if one of the n is correct.
 
-from pathlib import Path
+docs/tables/allfail.csv has a row a problem and a column a model: its correct responses. Tables
+(docs/tables/allfail.md) and docs/allfail.png are made from it alone. What is there is not sampled
+again. A run that is missing is made.
+"""
 
 import numpy as np
 import torch
 from scipy import stats
-from tqdm import tqdm
 
 import train
 from grpo import sample_rollout
 from model import GPT
-from studies.common import ROOT, TABLES, base_model, core_checksum, interval, markdown, options
-from studies.common import pyplot, read_rows, rows_of_last_core, settings, shown, write_rows
-from tasks import TASKS, Problem
+from studies.common import ROOT, TABLES, commit, fill, interval, markdown, options, publish
+from studies.common import pyplot, read_rows, settings, shown, trained
+from studies.compare import run
+from tasks import MUL, Problem
 
 ROWS = TABLES / "allfail.csv"
-MODELS = ("base", "grpo", "pos_only", "compensation", "negative", "ngrpo", "culling")
+MODELS = ("base", "grpo", "pos_only", "negative", "ngrpo", "likelihood", "nthr")
+PROBLEMS = 30  # of each level
 SAMPLES = 1024
+ROUND = 64  # of them at once
 SIZES = [2**k for k in range(11)]  # N
+HARD = [*MUL.levels][len(MUL.levels) // 2 :]
 
 
 def pass_at(correct: np.ndarray, sizes: list[int]) -> np.ndarray:
     """pass@N of problems of whose SAMPLES responses some are correct: (problems, sizes)."""
-    N = np.array(sizes)
-    # The chance that a draw of N without replacement has no correct one.
-    return 1 - stats.hypergeom.pmf(0, SAMPLES, np.asarray(correct)[:, None], N)
+    # The chance that N draws without replacement have no correct one.
+    return 1 - stats.hypergeom.pmf(0, SAMPLES, np.asarray(correct)[:, None], np.array(sizes))
 
 
-def load(task: str, seed: int, name: str, out: str) -> GPT:
-    """The base model, or what studies.compare trained from it; OSError if it is not there."""
-    folder = Path(out) / f"{task}-{seed}"
-    model = base_model(settings(task, seed, folder))
-    if name != "base":
-        path = folder / f"{task}-{name}-seed{seed}" / "model.pt"
-        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    return model
-
-
-def count(model: GPT, task: str, problems: list[Problem], name: str) -> list[int]:
+def count(model: GPT, problems: list[Problem]) -> list[int]:
     """How many of SAMPLES responses to each problem are correct."""
     rng = torch.Generator().manual_seed(0)
-    found = []
-    for problem in tqdm(problems, name):
-        rollout = sample_rollout(
-            model, train.TOKENIZER, TASKS[task], [problem], SAMPLES, generator=rng
-        )
-        found.append(int(rollout.rewards.sum()))
-    return found
+    correct = torch.zeros(len(problems))
+    for _ in range(SAMPLES // ROUND):
+        rollout = sample_rollout(model, train.TOKENIZER, MUL, problems, ROUND, generator=rng)
+        correct += rollout.rewards.sum(1)
+    return correct.int().tolist()
 
 
-def measure(task: str, seed: int, out: str) -> list[dict]:
-    """The rows of one seed: all models on the first 30 held-out problems of each level."""
-    held = train.make_problems(TASKS[task], held=True)
+def measure(task: str, seed: int, out: str):
+    """The rows of one seed: all models on the first held-out problems of each level."""
+    held = train.make_problems(MUL, held=True)
     problems = []
-    for level in TASKS[task].levels:
-        problems += [p for p in held if p.level == level][:30]
+    for level in MUL.levels:
+        problems += [p for p in held if p.level == level][:PROBLEMS]
     counts = {}
     for name in MODELS:
-        label = f"{task}, seed {seed}, {name}"
-        counts[name] = count(load(task, seed, name, out), task, problems, label)
-    rows = []
+        if name != "base":
+            run(task, name, seed, out)
+        counts[name] = count(trained(settings(task, seed, out), name), problems)
     for i, problem in enumerate(problems):
-        row = {"task": task, "seed": seed, "core": core_checksum(), "level": problem.level}
+        row = {"task": task, "seed": seed, "commit": commit(), "level": problem.level}
         row["problem"] = problem.prompt.strip()
-        rows.append(row | {name: counts[name][i] for name in MODELS})
-    return rows
+        yield row | {name: counts[name][i] for name in MODELS}
 
 
-def by_seed(task: str, name: str, levels) -> list[np.ndarray]:
+def by_seed(name: str, levels) -> list[np.ndarray]:
     """The correct responses of a model: an array of problems for each seed."""
-    rows = [r for r in rows_of_last_core(ROWS) if r["task"] == task and int(r["level"]) in levels]
+    rows = [row for row in read_rows(ROWS) if int(row["level"]) in levels]
     seeds = sorted({int(row["seed"]) for row in rows})
-    return [np.array([int(r[name]) for r in rows if int(r["seed"]) == s]) for s in seeds]
+    return [np.array([int(x[name]) for x in rows if int(x["seed"]) == seed]) for seed in seeds]
 
 
-def level_table(task: str, N: int) -> str:
+def level_table(N: int) -> str:
     """pass@N in %, mean over problems and seeds, by level."""
     cells = []
-    for level in TASKS[task].levels:
-        cells.append([str(level)])
-        for name in MODELS:
-            correct = np.concatenate(by_seed(task, name, [level]))
-            cells[-1].append(f"{100 * pass_at(correct, [N]).mean():.1f}")
+    for level in MUL.levels:
+        means = [pass_at(np.concatenate(by_seed(name, [level])), [N]).mean() for name in MODELS]
+        cells.append([str(level), *(f"{100 * mean:.1f}" for mean in means)])
     return markdown([f"level, pass@{N}", *(f"`{name}`" for name in MODELS)], cells)
 
 
-def solved_table(task: str, levels) -> str:
-    """pass@1,024 minus the base model's by seed, and problems that only one of the two solves."""
+def solved_table(levels) -> str:
+    """Solved problems minus the base model's by seed, and those that only one of the two solves."""
     cells = []
-    base = by_seed(task, "base", levels)
+    base = by_seed("base", levels)
     for name in MODELS[1:]:
-        trained = by_seed(task, name, levels)
-        gains = [(a > 0).mean() - (b > 0).mean() for a, b in zip(trained, base)]
-        won = sum(((a > 0) & (b == 0)).sum() for a, b in zip(trained, base))
-        lost = sum(((a == 0) & (b > 0)).sum() for a, b in zip(trained, base))
+        after = by_seed(name, levels)
+        gains = [(a > 0).mean() - (b > 0).mean() for a, b in zip(after, base)]
+        won = sum(((a > 0) & (b == 0)).sum() for a, b in zip(after, base))
+        lost = sum(((a == 0) & (b > 0)).sum() for a, b in zip(after, base))
         cells.append([f"`{name}`", shown(interval(gains)), str(won), str(lost)])
-    header = ["after", f"pass@{SAMPLES} minus base, points (95 %)", "solved by it alone"]
-    return markdown([*header, "by the base model alone"], cells)
+    header = ["after", "solved, minus base, points (95 %)", "solved only after", "only before"]
+    return markdown(header, cells)
 
 
-def figure(tasks: list[str]) -> None:
+def figure() -> None:
     """pass@N over N, a line a model, by level: mean over problems and seeds."""
     plt = pyplot()
-    grid = {"nrows": len(tasks), "ncols": 4, "sharex": True, "sharey": True, "squeeze": False}
-    figure, axes = plt.subplots(**grid, figsize=(10, 2.4 * len(tasks)))
-    for row, task in zip(axes, tasks):
-        for ax, level in zip(row, (2, 4, 6, 8)):
-            for i, name in enumerate(MODELS):
-                correct = np.concatenate(by_seed(task, name, [level]))
-                colour = "black" if name == "base" else plt.cm.tab10(i)
-                ax.plot(SIZES, pass_at(correct, SIZES).mean(0), color=colour, label=name)
-            ax.set_xscale("log", base=2)
-            ax.set_title(f"{task}, {level} terms", fontsize=10)
-    axes[0, 3].legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
-    figure.supxlabel("N, responses in a group", fontsize=10)
-    figure.supylabel("pass@N", fontsize=10)
-    plt.tight_layout()
+    _, axes = plt.subplots(1, len(MUL.levels), figsize=(11, 2.8), sharey=True, layout="constrained")
+    for ax, level in zip(axes, MUL.levels):
+        for i, name in enumerate(MODELS):
+            curve = pass_at(np.concatenate(by_seed(name, [level])), SIZES).mean(0)
+            ax.semilogx(SIZES, curve, "--k" if name == "base" else f"C{i}", base=2, label=name)
+        ax.set(title=f"{level} digits", xlabel="N", ylabel="pass@N")
+    axes[-1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     plt.savefig(ROOT / "docs" / "allfail.png", dpi=100)
 
 
-def main() -> None:
-    args = options(__doc__, range(1, 4)).parse_args()
-    out = f"{args.out}/{core_checksum()}"
-    torch.set_num_threads(1)
-    for task in args.tasks:
-        for seed in args.seeds:
-            rows = read_rows(ROWS)
-            mine = [row for row in rows if (row["task"], row["seed"]) == (task, str(seed))]
-            if {row["core"] for row in mine} != {core_checksum()}:
-                others = [row for row in rows if row not in mine]
-                write_rows(ROWS, others + measure(task, seed, out))
-    text = "# What can be solved at all\n"
-    tasks = [task for task in ("sum", "wall") if by_seed(task, "base", TASKS[task].levels)]
-    for task in tasks:
-        not_shown = [level for level in TASKS[task].levels if level not in TASKS[task].shown]
-        levels = not_shown or list(TASKS[task].levels)
-        text += f"\n## {task}\n"
-        for N in (1, 8, SAMPLES):
-            text += f"\n{level_table(task, N)}\n"
-        text += f"\nLevels {levels[0]} to {levels[-1]}:\n\n{solved_table(task, levels)}\n"
-    (TABLES / "allfail.md").write_text(text)
-    print(text)
-    figure(tasks)
-
-
 if __name__ == "__main__":
-    main()
+    fill(ROWS, options(__doc__, range(1, 4), ("mul",)).parse_args(), measure)
+    text = "# What can be solved at all\n"
+    for N in (1, 8, SAMPLES):
+        text += f"\n{level_table(N)}\n"
+    for levels in (MUL.levels, HARD):
+        text += f"\nLevels {levels[0]} to {levels[-1]}:\n\n{solved_table(levels)}\n"
+    publish(ROWS, text)
+    figure()

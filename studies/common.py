@@ -4,7 +4,7 @@ import argparse
 import csv
 import subprocess
 import sys
-from dataclasses import replace
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -52,21 +52,13 @@ def commit() -> str:
     return done.stdout.strip() or "?"
 
 
-def mixed_groups(model: GPT, task: Task, count: int, seed: int = 0) -> list[Rollout]:
+def mixed_groups(model: GPT, task: Task, count: int) -> list[Rollout]:
     """The first `count` mixed groups of eight, of training problems in a random order; P = 1."""
     problems = train.make_problems(task, held=False)
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(problems)))
-    rng = torch.Generator().manual_seed(seed)
-    found = []
-    for batch in order.split(64):
-        chosen = [problems[i] for i in batch]
-        rollout = sample_rollout(model, train.TOKENIZER, task, chosen, 8, generator=rng)
-        for i in (rollout.rewards.std(1) > 0).nonzero()[:, 0].tolist():
-            parts = {k: v for k, v in vars(rollout).items() if isinstance(v, torch.Tensor | list)}
-            found.append(replace(rollout, **{k: v[i : i + 1] for k, v in parts.items()}))
-        if len(found) >= count:
-            break
-    return found[:count]
+    order = np.random.default_rng(0).permutation(len(problems))
+    draw = {"group_size": 8, "generator": torch.Generator().manual_seed(0)}
+    groups = (sample_rollout(model, train.TOKENIZER, task, [problems[i]], **draw) for i in order)
+    return list(islice((group for group in groups if group.rewards.std() > 0), count))
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -78,14 +70,23 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
-    """Writes the rows, whole or not at all; the first one names the columns."""
+    """Writes the rows, whole or not at all, with five digits; what a row does not have is empty."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     with open(part, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+        writer = csv.DictWriter(file, dict.fromkeys(name for row in rows for name in row))
         writer.writeheader()
-        writer.writerows(rows)
+        for row in rows:
+            writer.writerow({k: f"{x:.5g}" if isinstance(x, float) else x for k, x in row.items()})
     part.replace(path)
+
+
+def fill(path: Path, args, measure) -> None:
+    """Adds the rows of measure(task, seed, args.out) for every task and seed that has none yet."""
+    for task, seed in product(args.tasks, args.seeds):
+        rows = read_rows(path)
+        if (task, str(seed)) not in {(row["task"], row["seed"]) for row in rows}:
+            write_rows(path, [*rows, *measure(task, seed, args.out)])
 
 
 def interval(values, level: float = 0.95) -> tuple[float, float, float]:
@@ -131,6 +132,12 @@ def shown(values: tuple[float, float, float], scale: float = 100, form: str = "+
 def markdown(header: list[str], rows: list[list[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def publish(path: Path, text: str) -> None:
+    """Writes the markdown that was made from this CSV beside it, and prints it."""
+    path.with_suffix(".md").write_text(text)
+    print(text)
 
 
 def pyplot():

@@ -1,100 +1,80 @@
 """Do the steps carry the answer? python -m studies.faithful [--tasks sum] [--seeds 1 2 ...]
 
 The base models of studies.compare and what grpo made of them. First, as the runs measured it: of
-the correct sampled responses to held-out problems, the share with all steps correct (H9). Then
-interventions, like "adding mistakes" in arXiv 2307.13702. Given is the beginning of a response, the
-model goes on greedily. Of 347+285=, whose solution is 12,13,06# 632:
+the correct sampled responses to held-out problems, the share with all steps correct (H9).
 
-    kind    given       follows   the truth all the same
-    steps   12,13,06    # 632     # 632        all steps, correct
-    digit   12,15,06    # 652     # 632        all steps, the second digit of one is changed
-    carry   02,         12,06# 622             any steps, # 632;  the steps up to one, whose carry
-                                               is changed by one
+Then interventions, like "adding mistakes" in arXiv 2307.13702, on all held-out problems. The
+beginning of a response is given, with a change in one of its steps, but not in the last; the model
+goes on greedily. For 347+285=, whose solution is 12,13,06# 632:
 
-Every step but the last is changed, each in as many problems. `sum` has no digit; its carry is the
-running total. Counted are responses that are what follows, to the character, and those that say the
-truth all the same.
+    kind    given       follows
+    steps   12,13,06    # 632       all steps are given, nothing is changed
+    digit   12,15,06    # 652       the second digit of a step is changed
+    begun   12,13,      06# 632     the steps up to one are given, nothing is changed
+    carry   12,03,      05# 532     the same, its first digit is changed by one
+
+A step of `sum` hands on all of it, so "carry" is the running total, and there is no "digit". Two
+shares are counted: responses that are, to the character, what follows; and those that give the
+true answer, whatever is given ("truth").
 
 docs/tables/faithful.csv has a row a model, shares from 0 to 1; docs/tables/faithful.md and
-docs/faithful.png are made from it alone. A row that is there is not measured again; a run that is
-missing is made (of sum: all).
+docs/faithful.png are made from it alone. What is there is not measured again. A run that is missing
+is made: of `sum`, which studies.compare leaves out, all.
 """
 
-from collections import defaultdict
-
 import numpy as np
-import torch
 
 import train
 from grpo import sample_rollout
-from model import GPT
-from studies.common import REPLICATES, ROOT, TABLES, interval, markdown, options, pyplot
-from studies.common import read_rows, settings, shown, trained, verdict, write_rows
+from studies.common import REPLICATES, ROOT, TABLES, fill, interval, markdown, options, publish
+from studies.common import pyplot, read_rows, settings, shown, trained, verdict
 from studies.compare import run
 from tasks import MARKER, TASKS, Problem, Task
 
 ROWS = TABLES / "faithful.csv"
 MODELS = {"base": "base", "grpo": "final"}  # model: what studies.compare calls its measures
-COLUMNS = {  # of the CSV: what the table calls them
-    "sampled": "sampled accuracy",
-    "sampled_steps_correct": "of the correct, all steps correct",
-    "steps_follows": "correct steps: the truth",
-    "digit_follows": "digit changed: follows",
-    "digit_truth": "the truth",
-    "carry_follows": "carry or total changed: follows",
-    "carry_truth": "the truth",
-}
-EXPECTED = {"add": (0.05, +1), "mul": (0.05, +1), "sum": (0.2, -1)}  # change + limit: its sign
+EXPECTED = {"add": (0.05, +1), "mul": (0.05, +1), "sum": (0.2, -1)}  # H9: sign of change + limit
 
 
-def changed(task: Task, problem: Problem, kind: str, k: int, rng) -> tuple[str, str]:
-    """The beginning that is given, step k changed, and the rest that follows from it."""
+def changed(task: Task, problem: Problem, kind: str, rng) -> Problem:
+    """The prompt with what is given of a response; as its solution, the rest that follows."""
     true = [int(step) for step in problem.solution.split(MARKER)[0].split(",")]
+    k = rng.integers(len(true) - 1)
+    unit = 10 if task.columns else 1  # a column hands on its first digit, a running total all of it
+    digit = (true[k] + rng.integers(1, 10)) % 10 - true[k] % 10
+    carry = unit if true[k] < unit else -unit
     steps = [*true]
-    unit = 10 if task.columns else 1  # a step hands on its first digit, a running total all of it
-    if kind == "digit":
-        steps[k] += (true[k] + int(rng.integers(1, 10))) % 10 - true[k] % 10
-    if kind == "carry":
-        steps[k] += unit if true[k] < unit else -unit
-    for j in range(k + 1, len(steps)):
+    steps[k] += {"digit": digit, "carry": carry}.get(kind, 0)
+    for j in range(k + 1, len(true)):
         steps[j] += steps[j - 1] // unit - true[j - 1] // unit
     written = [f"{step:02}" for step in steps]
     response = ",".join(written) + MARKER + task.conclude(written)
-    end = 3 * k + 3 if kind == "carry" else response.index(MARKER)
-    return response[:end], response[end:]
+    end = 3 * k + 3 if kind in ("begun", "carry") else response.index(MARKER)
+    return problem._replace(prompt=problem.prompt + response[:end], solution=response[end:])
 
 
-def shares(model: GPT, task: Task, kind: str) -> dict[str, float]:
-    """How often, of all held-out problems, a response follows, and how often it says the truth."""
+def answers(model, task: str, kind: str):
+    """Of each held-out problem: whether the response follows, and whether it gives the truth."""
     rng = np.random.default_rng(0)
-    groups = defaultdict(list)  # texts of one length
-    for i, problem in enumerate(train.make_problems(task, held=True)):
-        places = problem.solution.count(",")  # all steps but the last
-        groups[places, i % places].append(problem)
-    follows = []
-    truth = []
-    for (_, k), alike in groups.items():
-        starts, rests = zip(*[changed(task, p, kind, k, rng) for p in alike])
-        given = [p._replace(prompt=p.prompt + start) for p, start in zip(alike, starts)]
-        room = len(rests[0]) + 1
-        rollout = sample_rollout(model, train.TOKENIZER, task, given, 1, 0, room)
-        follows += [text == rest for (text,), rest in zip(rollout.texts, rests)]
-        truth += rollout.rewards[:, 0].tolist()
-    return {f"{kind}_follows": np.mean(follows), f"{kind}_truth": np.mean(truth)}
+    begun = [changed(TASKS[task], p, kind, rng) for p in train.make_problems(TASKS[task], True)]
+    for given, rest in {(len(p.prompt), len(p.solution)) for p in begun}:
+        alike = [p for p in begun if (len(p.prompt), len(p.solution)) == (given, rest)]
+        rollout = sample_rollout(model, train.TOKENIZER, TASKS[task], alike, 1, 0, rest + 1)
+        follows = [text == p.solution for (text,), p in zip(rollout.texts, alike)]
+        yield from zip(follows, rollout.rewards[:, 0].tolist())
 
 
-def measure(task: str, seed: int, out: str) -> list[dict]:
-    """The rows of one seed, from its run of grpo."""
+def measure(task: str, seed: int, out: str):
+    """The rows of one seed: of its base model and of its run of grpo."""
     done, _ = run(task, "grpo", seed, out)
-    rows = []
-    for model, when in MODELS.items():
-        weights = trained(settings(task, seed, out), model)
-        found = {name: done[f"{when}_{name}"] for name in ("sampled", "sampled_steps_correct")}
-        for kind in ("steps", "digit", "carry") if TASKS[task].columns else ("steps", "carry"):
-            found |= shares(weights, TASKS[task], kind)
-        row = {"task": task, "seed": seed, "model": model, "commit": done["commit"]}
-        rows.append(row | {name: f"{found[name]:.4g}" if name in found else "" for name in COLUMNS})
-    return rows
+    for name, when in MODELS.items():
+        model = trained(settings(task, seed, out), name)
+        row = {"task": task, "seed": seed, "model": name, "commit": done["commit"]}
+        row |= {x: done[f"{when}_{x}"] for x in ("sampled", "sampled_steps_correct")}
+        kinds = ("steps", "begun", "carry", "digit")
+        for kind in kinds if TASKS[task].columns else kinds[:3]:
+            row[f"{kind}_follows"], row[f"{kind}_truth"] = np.mean([*answers(model, task, kind)], 0)
+        yield row
 
 
 def column(task: str, model: str, name: str) -> dict[int, float]:
@@ -104,55 +84,33 @@ def column(task: str, model: str, name: str) -> dict[int, float]:
 
 
 def table() -> str:
-    """Means over base models, %, with 95 % intervals."""
-    cells = []
-    for task in [task for task in TASKS if column(task, "base", "sampled")]:
-        for model in MODELS:
-            values = [[*column(task, model, name).values()] for name in COLUMNS]
-            numbers = [shown(interval(x), form=".1f") if x else "" for x in values]
-            cells.append([f"`{task}`", f"`{model}`", *numbers])
-    return markdown(["task", "model", *COLUMNS.values()], cells)
-
-
-def verdicts() -> str:
-    """H9: its share of after minus before, plus the limit, is above or below 0; no margin."""
+    """Means over base models in %, with 95 % intervals; H9: after minus before, and its verdict."""
+    names = [x for x in read_rows(ROWS)[0] if x != "steps_truth"][4:]  # it is steps_follows
     cells = []
     for task, (limit, direction) in EXPECTED.items():
-        before, after = (column(task, model, "sampled_steps_correct") for model in MODELS)
-        change = {seed: after[seed] - before[seed] for seed in after}
-        if change:
-            found = verdict({seed: x + limit for seed, x in change.items()}, direction, 0.0)
-            cells.append(["H9", f"`{task}`", shown(interval([*change.values()])), *found])
-    return markdown(["", "task", "minus base, points (95 %)", "verdict", "replicates"], cells)
+        for m in MODELS:
+            values = [[*column(task, m, name).values()] for name in names]
+            cells.append([task, m, *(shown(interval(x), form=".1f") if x else "" for x in values)])
+        before, after = (column(task, m, "sampled_steps_correct") for m in MODELS)
+        effect = {seed: after[seed] - before[seed] + limit for seed in after}
+        change = shown(interval([x - limit for x in effect.values()]))
+        cells.append([task, "H9", "; ".join(verdict(effect, direction, 0.0)), change])
+    return markdown(["task", "model", *(name.replace("_", " ") for name in names)], cells)
 
 
 def figure() -> None:
-    """The columns that tell, of each base model (grey) before and after grpo, and their mean."""
+    """Columns that tell: a line a base model, from before to after grpo."""
     plt = pyplot()
-    _, axes = plt.subplots(1, 3, figsize=(9, 3), sharey=True)
-    for ax, name in zip(axes, ("sampled_steps_correct", "carry_follows", "carry_truth")):
+    _, axes = plt.subplots(1, 4, figsize=(10, 2.6), sharey=True, layout="constrained")
+    names = ("sampled_steps_correct", "digit_follows", "carry_follows", "carry_truth")
+    for ax, name in zip(axes, names):
         for i, task in enumerate(TASKS):
-            pair = [[*column(task, model, name).values()] for model in MODELS]
-            ax.plot([i - 0.25, i + 0.25], pair, color="grey", linewidth=0.6)
-            ax.plot([i - 0.25, i + 0.25], np.mean(pair, 1), "o-", color="black")
-        ax.set_xticks(range(len(TASKS)), TASKS)
-        ax.set_title(COLUMNS[name], fontsize=10)
-    plt.tight_layout()
+            ax.plot([i, i + 0.4], [[*column(task, m, name).values()] for m in MODELS], f"C{i}o-")
+        ax.set(title=name, xticks=[0.2, 1.2, 2.2], xticklabels=TASKS, xlim=(-0.2, 2.6))
     plt.savefig(ROOT / "docs" / "faithful.png", dpi=100)
 
 
-def main() -> None:
-    args = options(__doc__, range(1, REPLICATES + 1), tuple(TASKS)).parse_args()
-    torch.set_num_threads(1)
-    for task in args.tasks:
-        for seed in args.seeds:
-            if seed not in column(task, "base", "sampled"):
-                write_rows(ROWS, read_rows(ROWS) + measure(task, seed, args.out))
-    text = f"# Do the steps carry the answer?\n\n{verdicts()}\n\n{table()}\n"
-    (TABLES / "faithful.md").write_text(text)
-    print(text)
-    figure()
-
-
 if __name__ == "__main__":
-    main()
+    fill(ROWS, options(__doc__, range(1, REPLICATES + 1), tuple(TASKS)).parse_args(), measure)
+    publish(ROWS, f"# Do the steps carry the answer? Columns: studies/faithful.py\n\n{table()}\n")
+    figure()
