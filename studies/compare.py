@@ -45,6 +45,22 @@ HYPOTHESES = {  # name: variant, what it expects of variant minus grpo, the meas
     "H7": ("nthr", +1, "mean_sampled", "mean_sampled"),
 }
 
+COLUMNS = {  # of compare.csv: its heading
+    "base_sampled": "sampled: base",
+    "final_sampled": "sampled: end",
+    "mean_sampled": "sampled: over the run",
+    "final_sampled_hard": "hard levels: end",
+    "mean_hard": "hard levels: over the run",
+    "base_accuracy": "greedy: base",
+    "final_accuracy": "greedy: end",
+    "all_fail_first": "all-fail: first steps",
+    "all_fail_last": "all-fail: last steps",
+    "steps_correct_all": "all steps correct: over the run",
+    "final_sampled_steps_correct": "of the correct: end",
+}
+DIFFERENCES = {x: text for x, text in COLUMNS.items() if "base" not in x and "first" not in x}
+DIFFERENCES |= {"coherence_all": "coherence", "entropy_last": "entropy: end, 0.01 nats"}
+
 
 def random_rewards(rollout: Rollout) -> torch.Tensor:
     """grpo on rewards that a fair coin gives, in place of the verifier's."""
@@ -103,24 +119,24 @@ def measures(task: str, arm: str, seed: int, done: Path) -> dict:
         row[name] = summary[name]
         row[f"{name}_hard"] = np.mean([*summary[f"{name}_by_level"].values()][-hard:])
         row[f"{name}_steps_correct"] = summary[f"{name}_steps_correct"]
+    row["seconds"] = summary["seconds"]
+    if not steps:  # of the settled base model
+        return row
     evaluated = [step for step in steps if step["accuracy"]]
-    sampled = [step["accuracy_sampled_by_level"].split()[-hard:] for step in evaluated]
-    row["mean_accuracy"] = np.mean([float(step["accuracy"]) for step in evaluated] or [np.nan])
-    row["mean_sampled"] = np.mean(
-        [float(step["accuracy_sampled"]) for step in evaluated] or [np.nan]
-    )
-    row["mean_hard"] = np.mean(np.array(sampled, dtype=float)) if sampled else np.nan
+    for name, column in (("mean_accuracy", "accuracy"), ("mean_sampled", "accuracy_sampled")):
+        row[name] = np.mean([float(step[column]) for step in evaluated])
+    by_level = [step["accuracy_sampled_by_level"].split()[-hard:] for step in evaluated]
+    row["mean_hard"] = np.mean(np.array(by_level, dtype=float))
     columns = ("all_fail", "entropy", "coherence", "steps_correct", "grad_norm", "clip_fraction")
     columns += ("approx_kl", "mean_abs_advantage", "mean_abs_bias", "likelihood_change")
     for name in columns:
-        values = [float(step[name]) for step in steps if step[name]] or [np.nan]
+        values = [float(x[name]) for x in steps if x[name] not in ("", "nan")] or [np.nan]
         row[f"{name}_first"] = np.mean(values[:LAST])
         row[f"{name}_last"] = np.mean(values[-LAST:])
-        row[f"{name}_all"] = np.nanmean(values) if len(values) > 1 else np.nan
-    norms = np.array([float(step["grad_norm"]) for step in steps] or [np.nan])
+        row[f"{name}_all"] = np.mean(values)
+    norms = np.array([float(step["grad_norm"]) for step in steps])
     row["grad_norm_spread"] = norms.std() / norms.mean()
-    row["seconds"] = summary["seconds"]
-    return {name: f"{x:.5g}" if isinstance(x, float) else x for name, x in row.items()}
+    return row
 
 
 def curve(task: str, arm: str, seed: int, done: Path) -> list[dict]:
@@ -157,7 +173,7 @@ def differences(rows: dict, arm: str, column: str) -> dict[int, float]:
     found = {}
     for (name, seed), row in rows.items():
         if name == arm and (reference, seed) in rows:
-            found[seed] = float(row[column]) - float(rows[reference, seed][column])
+            found[seed] = float(row[column] or "nan") - float(rows[reference, seed][column])
     return found
 
 
@@ -166,7 +182,7 @@ def first_stage(by_seed: dict[int, float]) -> list[float]:
 
 
 def mean(rows: dict, arm: str, column: str, scale: float = 100, digits: int = 1) -> str:
-    values = [float(row[column]) for (name, seed), row in rows.items() if name == arm]
+    values = [float(row[column] or "nan") for (name, _), row in rows.items() if name == arm]
     return f"{scale * np.nanmean(values[:REPLICATES]):.{digits}f}"
 
 
@@ -188,42 +204,23 @@ def verdicts() -> str:
 def table(task: str) -> str:
     """Means over the first twelve seeds, in %, entropy in nats."""
     rows = rows_of(task)
-    columns = {"final_sampled": "sampled, end", "mean_sampled": "over the run"}
-    columns |= {"final_sampled_hard": "hard levels, end", "mean_hard": "over the run"}
-    columns |= {"final_accuracy": "greedy, end", "all_fail_first": "all-fail, first steps"}
-    columns |= {
-        "all_fail_last": "last steps",
-        "steps_correct_all": "all steps correct, over the run",
-    }
-    columns |= {"final_sampled_steps_correct": "of the correct at the end"}
     cells = []
-    for arm in [arm for arm in ARMS[task] if any(name == arm for name, _ in rows)]:
-        numbers = [mean(rows, arm, column) for column in columns]
+    for arm in sorted({name for name, _ in rows}, key=ARMS[task].index):
+        numbers = [mean(rows, arm, column) for column in COLUMNS]
         entropy = [mean(rows, arm, f"entropy_{when}", 1, 3) for when in ("first", "last")]
         cells.append([f"`{arm}`", *numbers, *entropy, mean(rows, arm, "grad_norm_spread", 1, 2)])
-    base = [
-        f"{mean(rows, 'grpo', name)} % {name[5:]}" for name in ("base_sampled", "base_accuracy")
-    ]
-    header = ["arm", *columns.values(), "entropy, first steps", "last", "spread of the gradient"]
-    return markdown(header, cells) + f"\n\nBase models: {', '.join(base)}."
+    header = ["arm", *COLUMNS.values(), "entropy, first steps", "last", "spread of the gradient"]
+    return markdown(header, cells)
 
 
 def difference_table(task: str) -> str:
     """Each arm minus grpo, paired by seed, first twelve seeds, with 95 % intervals."""
     rows = rows_of(task)
-    columns = {"final_sampled": "sampled, end", "mean_sampled": "over the run"}
-    columns |= {"mean_hard": "hard levels, over the run", "mean_accuracy": "greedy, over the run"}
-    columns |= {"steps_correct_all": "all steps correct", "coherence_all": "coherence"}
-    columns |= {
-        "final_sampled_steps_correct": "of the correct, end",
-        "all_fail_last": "all-fail, end",
-    }
-    columns |= {"entropy_last": "entropy, end, 0.01 nats"}
     cells = []
-    for arm in [arm for arm in ARMS[task] if arm != "grpo" and any(n == arm for n, _ in rows)]:
-        found = [interval(first_stage(differences(rows, arm, column))) for column in columns]
+    for arm in sorted({name for name, _ in rows if name != "grpo"}, key=ARMS[task].index):
+        found = [interval(first_stage(differences(rows, arm, column))) for column in DIFFERENCES]
         cells.append([f"`{arm}`", *(shown(x) if x[0] == x[0] else "" for x in found)])
-    return markdown(["arm", *columns.values()], cells)
+    return markdown(["arm", *DIFFERENCES.values()], cells)
 
 
 def levels_figure() -> None:
