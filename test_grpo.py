@@ -308,9 +308,8 @@ def test_the_loss_at_the_first_update():
     """About 0 looks like a bug and is none: there the ratio is 1, and the A_i of a group cancel."""
     rollout = random_rollout([MIXED, ONE, FAIL])
     for name, value in (("grpo", 0.0), ("negative", 1 / 3)):  # one group of three gets -1
-        A = VARIANTS[name](rollout)
-        logprobs = rollout.logprobs
-        loss = policy_loss(logprobs, logprobs, A, rollout.mask, aggregate="response")
+        inputs = (rollout.logprobs, rollout.logprobs, VARIANTS[name](rollout), rollout.mask)
+        loss = policy_loss(*inputs, aggregate="response")
         assert loss.item() == pytest.approx(value)
 
 
@@ -541,7 +540,9 @@ def test_every_problem(name, numbers, written, monkeypatch):
     assert task.write(numbers, 3) == written
     for held in (True, False):
         monkeypatch.setattr(train, "EVAL_SIZE" if held else "TRAIN_SIZE", 60)
-        for p in train.make_problems(task, held):
+        problems = train.make_problems(task, held)
+        assert len({p.prompt for p in problems}) == 60  # none twice, and no level is short
+        for p in problems:
             numbers = [int(number) for number in p.prompt.strip()[:-1].split(task.sign)]
             assert all(n in r for n, r in zip(numbers, task.ranges(p.level), strict=True))
             assert int(p.answer) == (math.prod if name == "mul" else sum)(numbers)
@@ -563,8 +564,8 @@ def test_every_problem(name, numbers, written, monkeypatch):
 def test_the_three_checks_compare_strings():
     """int() takes "+20" and " 20" and raises on others; coherence must not ask for the truth."""
     p = SUM.write([7, 8, 5], 3)
-    hostile = "|#|20|15,20|##20|#20#20|#20#|20#|#200|#٢٠|#２０|#020|#20 |# 20|#20\n|#20x|#20,|#+20"
-    hostile += "|#20.0|#2_0|#-20|#²⁰|#20\x00|#20<eos>|#20<pad>|15,20＃20|\ud800#20#|#2|²0#²0|٢٠#20 "
+    hostile = "|#|20|15,20|##20|#20#20|#20#|20#|#200|#٢٠|#２０|#020|#20 |# 20|#20\n|#20x|#20,"
+    hostile += "|#+20|#20.0|#2_0|#-20|#²⁰|#20\x00|#20<eos>|#20<pad>|15,20＃20|\ud800#20#|#2|²0#²0"
     for y in [*hostile.split("|"), "#" * 10**4]:
         assert not (SUM.reward(p, y) or SUM.coherent(p, y) or SUM.steps_correct(p, y))
     assert [SUM.reward(p, y) for y in ("#20", "15,20#20", "99#20", "\ud800٣#20")] == [1.0] * 4

@@ -103,10 +103,9 @@ def test_likelihood_change_of_no_mixed_group():
 def test_one_token_and_the_limit_of_the_ratio():
     """A response of one token counts whole; a ratio ends at exp(20) on both sides."""
     one = torch.ones(1, 1, 1)
-    loss = grpo.policy_loss(0 * one, 0 * one, one, one > 0, aggregate="response")
-    assert loss == -1
-    options = {"aggregate": "constant", "max_length": 2}
-    assert grpo.policy_loss(0 * one, 0 * one, one, one > 0, **options) == -0.5
+    for aggregate, loss in (("response", -1), ("constant", -0.5)):
+        options = {"aggregate": aggregate, "max_length": 2}
+        assert grpo.policy_loss(0 * one, 0 * one, one, one > 0, **options) == loss
     assert grpo.log_ratio(90 * one, 0 * one, one > 0) == 20
     assert grpo.log_ratio(0 * one, 90 * one, one > 0) == -20
     assert (grpo.k3(torch.linspace(-0.02, 0.02, 1001)) >= 0).all()  # rounding included
