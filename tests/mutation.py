@@ -3,9 +3,9 @@
     python3 -m venv runs/venv && . runs/venv/bin/activate
     pip install -r requirements.txt -r tests/requirements.txt && python -m tests.mutation
 
-mutmut makes the changes, in a copy, and picks the tests that run the changed function. Printed: how
-many the tests notice, and those that they do not (in runs/mutation, `python -m mutmut show NAME`
-shows one). Stopped and started again, it goes on where it was.
+mutmut (its settings: mutmut.cfg) makes the changes, in a copy, and picks the tests that run the
+changed function. Printed: how many the tests notice, and those that they do not (in runs/mutation,
+`python -m mutmut show NAME` shows one). Stopped and started again, it goes on where it was.
 """
 
 import os
@@ -16,27 +16,6 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SETTINGS = """[mutmut]
-source_paths=.
-only_mutate=
-    advantages.py
-    grpo.py
-    model.py
-    tasks.py
-also_copy=
-    train.py
-    requirements.txt
-pytest_add_cli_args=
-    -pno:cacheprovider
-    --ignore-glob=tests/test_[set]*
-pytest_add_cli_args_test_selection=
-    test_grpo.py
-    tests
-# seconds: (those of the tests + 30) x 2; what takes longer counts as killed
-timeout_constant=30.0
-timeout_multiplier=2.0
-use_git_change_detection=false
-"""
 copy = ROOT / "runs" / "mutation"
 for path in [*ROOT.glob("*.py"), *ROOT.glob("tests/*.py"), ROOT / "requirements.txt"]:
     text = path.read_text()
@@ -46,7 +25,7 @@ for path in [*ROOT.glob("*.py"), *ROOT.glob("tests/*.py"), ROOT / "requirements.
         text += f"\n\n{name} = torch.no_grad()({name})\n"
     (copy / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
     (copy / path.relative_to(ROOT)).write_text(text)
-(copy / "setup.cfg").write_text(SETTINGS)
+(copy / "setup.cfg").write_text((ROOT / "tests" / "mutmut.cfg").read_text())
 options = {"cwd": copy, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "check": True}
 mutmut = [sys.executable, "-m", "mutmut"]
 subprocess.run([*mutmut, "run", "--max-children", "1", *sys.argv[1:]], **options)

@@ -64,41 +64,23 @@ def test_bad_arguments_are_refused(flag, value, run, out, capsys):
     assert contents(out) == before
 
 
-# What stands in the place of the base model: from its bytes and its weights.
-DAMAGE = {
-    "first half": lambda data, weights: data[: len(data) // 2],
-    "text": lambda data, weights: b"not a base model",
-    "NaN": lambda data, weights: {name: x * math.nan for name, x in weights.items()},
-    "a missing weight": lambda data, weights: dict([*weights.items()][1:]),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("kind", ["first half", "NaN", "a missing weight", "of another name"])
 def test_damaged_base_models_are_refused(kind, base, run, out, capsys):
     """Training on foreign or broken weights, or overwriting a file that cannot be read."""
     assert run("--steps 1") == 0  # a finished run, which must stay as it is
     weights = torch.load(base, weights_only=True)[base.name]
-    data = DAMAGE[kind](base.read_bytes(), weights)
-    if isinstance(data, bytes):
-        (out / base.name).write_bytes(data)
-    else:
-        torch.save({base.name: data}, out / base.name)
+    name = base.name + "x" * (kind == "of another name")
+    if kind == "NaN":
+        weights["embed_token.weight"] *= math.nan
+    if kind == "a missing weight":
+        del weights["embed_token.weight"]
+    torch.save({name: weights}, out / base.name)
+    if kind == "first half":
+        (out / base.name).write_bytes(base.read_bytes()[:9999])
     before = contents(out)
     capsys.readouterr()
     assert base.name in refused(run(), capsys)
     assert contents(out) == before
-
-
-@pytest.mark.parametrize("setting", ["--width 8", "--base-seed 1", "--task mul"])
-def test_a_renamed_base_model_is_refused(setting, base, run, out, capsys):
-    """Training on weights that were made for other settings."""
-    assert run(f"--steps 0 {setting} --out {out / 'other'}") == 0
-    (path,) = (out / "other").glob("*.pt")
-    (out / base.name).rename(out / path.name)
-    capsys.readouterr()
-    before = contents(out)
-    assert path.name in refused(run(setting), capsys)
-    assert contents(out) == before  # no folder of a run
 
 
 @pytest.mark.parametrize("out_flag", ["file", "file/below", "file/far/below", "in_the_way"])

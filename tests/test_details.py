@@ -11,28 +11,23 @@ import advantages
 import grpo
 import tasks
 from advantages import VARIANTS
-from model import GPT, GPTConfig
 from tasks import ADD, TASKS
 from test_grpo import MIXED, change, close, random_rollout, stale_rollout, tiny_gpt
 
 TOKENIZER = tasks.build_tokenizer()
-CONFIG = GPTConfig(TOKENIZER.get_vocab_size(), 60, layers=1, width=16)
 
 
 def test_a_block_is_the_usual_one():
     """Another scale of the scores, or a sign, would still sample and train, but not as well."""
-    model = GPT(CONFIG)
-    for weight in model.parameters():
-        weight.data += 0.3 * torch.randn_like(weight)
-    tokens = torch.randint(5, (2, 7))
-    x = model.embed_token(tokens) + model.embed_position(torch.arange(7))
-    block = model.blocks[0]
+    x = torch.randn(2, 7, 16)
+    block = tiny_gpt().blocks[0]
     q, k, v = block.qkv(block.norm1(x)).split([16, 4, 4], dim=-1)
     q = q.view(2, 7, 4, 4).transpose(1, 2)
     k, v = (shared[:, None].expand_as(q) for shared in (k, v))
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-    x = x + block.project(y.reshape(2, 7, 16))
-    close(model.hidden(tokens), model.norm(x + block.mlp(block.norm2(x))), 1e-5)
+    after = x + block.project(y.reshape(2, 7, 16))
+    mask = torch.full((7, 7), -torch.inf).triu(1)
+    close(block(x, mask, None)[0], after + block.mlp(block.norm2(after)), 1e-5)
 
 
 def test_numbers_are_of_their_level():
@@ -46,7 +41,7 @@ def test_numbers_are_of_their_level():
 
 def test_defaults(monkeypatch):
     """What a caller does not say: temperature 1, the longest solution, four mini-batches."""
-    model = GPT(CONFIG)
+    model = tiny_gpt()
     model.unembed.weight.data.zero_()  # all tokens are alike; of 100 responses one is full length
     rollout = grpo.sample_rollout(model, TOKENIZER, ADD, [ADD.write([11, 22], 2)] * 50, 8)
     assert rollout.temperature == 1.0
@@ -86,7 +81,7 @@ def test_the_example_of_nthr():
 
 def test_tensors_are_made_where_the_model_is():
     """On a GPU a tensor that is made elsewhere stops the run; here "meta" plays the other device."""
-    model = GPT(CONFIG)
+    model = tiny_gpt()
     with torch.device("meta"):
         rollout = grpo.sample_rollout(model, TOKENIZER, ADD, [ADD.write([11, 22], 2)], 2)
         likelihood = grpo.answer_likelihood(model, rollout)
@@ -98,16 +93,19 @@ def test_likelihood_change_of_no_mixed_group():
     model, _, rollout = stale_rollout()
     rollout.rewards = torch.tensor([[1.0] * 4, [0.0] * 4] * 2)
     assert math.isnan(grpo.likelihood_change(model, rollout))
+    assert (grpo.token_bias(model, rollout)[~rollout.mask] == 0).all()
 
 
 def test_one_token_and_the_limit_of_the_ratio():
     """A response of one token counts whole; a ratio ends at exp(20) on both sides."""
     one = torch.ones(1, 1, 1)
     for aggregate, loss in (("response", -1), ("constant", -0.5)):
-        options = {"aggregate": aggregate, "max_length": 2}
-        assert grpo.policy_loss(0 * one, 0 * one, one, one > 0, **options) == loss
+        inputs = (0 * one, 0 * one, one, one > 0)
+        assert grpo.policy_loss(*inputs, aggregate=aggregate, max_length=2) == loss
     assert grpo.log_ratio(90 * one, 0 * one, one > 0) == 20
     assert grpo.log_ratio(0 * one, 90 * one, one > 0) == -20
+    ratio = torch.tensor([0.79, 0.81, 1.19, 1.21])
+    assert grpo.stopped_by_clip(ratio, ratio - 1).tolist() == [True, False, False, True]
     assert (grpo.k3(torch.linspace(-0.02, 0.02, 1001)) >= 0).all()  # rounding included
 
 
