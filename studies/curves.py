@@ -1,12 +1,11 @@
 """Curves of your own runs: python -m studies.curves RUN [RUN ...] [--out curves.png]
 
-RUN is the folder of a run, for example runs/sum-grpo-seed0. A panel for each of reward, all-fail,
-entropy, coherence and accuracy, a line for each run (reward and coherence as means over ten steps);
-and a panel for each run with its accuracy by level.
+RUN is the folder of a run, for example runs/add-grpo-seed0. A panel for each of some columns of
+metrics.csv, which docs/files.md defines, with a line for each run: means over about ten steps, of
+entropy and accuracy the values themselves. And a panel for each run: its accuracy by level.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,34 +13,14 @@ import numpy as np
 from studies.common import pyplot, read_rows
 from tasks import TASKS
 
-COLUMNS = {"reward": 10, "all_fail": 10, "entropy": 1, "coherence": 10, "accuracy": 1}
+COLUMNS = {"reward": 10, "all_fail": 10, "entropy": 1, "steps_correct": 10, "accuracy_sampled": 1}
 
 
-def column(rows: list[dict], name: str, steps: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and values where the run has them, both as means over some rows in a row."""
-    there = np.array([(float(r["step"]), float(r[name])) for r in rows if r[name]])
-    steps = min(steps, len(there))
-    return tuple(np.convolve(x, np.full(steps, 1 / steps), "valid") for x in there.T)
-
-
-def draw(runs: list[Path], out: str) -> None:
-    plt = pyplot()
-    count = len(COLUMNS) + len(runs)
-    _, axes = plt.subplots(-(-count // 3), 3, figsize=(10, 8), layout="constrained")
-    for run, ax in zip(runs, axes.flat[len(COLUMNS) :]):
-        rows = read_rows(run / "metrics.csv")
-        for panel, (name, steps) in zip(axes.flat, COLUMNS.items()):
-            panel.plot(*column(rows, name, steps), label=run.name)
-            panel.set_title(name, fontsize=10)
-        task = json.loads((run / "config.json").read_text())["task"]
-        shares = [row["accuracy_by_level"].split() for row in rows if row["accuracy"]]
-        for level, values in zip(TASKS[task].levels, np.array(shares, dtype=float).T):
-            ax.plot(column(rows, "accuracy")[0], values, label=f"level {level}")
-        ax.set_title(f"accuracy by level, {run.name}", fontsize=10)
-        ax.legend(frameon=False, fontsize=7)
-    axes.flat[0].legend(frameon=False, fontsize=7)
-    plt.setp(axes.flat[count:], visible=False)
-    plt.savefig(out, dpi=100)
+def averaged(rows: list[dict], name: str, n: int) -> np.ndarray:
+    """Steps and values of a column where it has some, as means over n or a few more in a row."""
+    points = [(float(row["step"]), float(row[name])) for row in rows if row[name]]
+    parts = np.array_split(points, max(len(points) // n, 1))
+    return np.array([part.mean(0) for part in parts]).T
 
 
 def main() -> None:
@@ -49,10 +28,24 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder")
     parser.add_argument("--out", default="curves.png", help="the picture")
     options = parser.parse_args()
-    for run in options.runs:
-        if not (run / "metrics.csv").exists():
-            parser.error(f"{run} is not the folder of a run: it has no metrics.csv")
-    draw(options.runs, options.out)
+    lines = -(-(len(COLUMNS) + len(options.runs)) // 3)
+    figure, axes = pyplot().subplots(lines, 3, figsize=(10, 2.2 * lines), layout="constrained")
+    for run, by_level in zip(options.runs, axes.flat[len(COLUMNS) :]):
+        rows = read_rows(run / "metrics.csv")
+        if not any(row["accuracy"] for row in rows):
+            parser.error(f"{run} is not the folder of a run that has measured its accuracy")
+        for ax, (name, n) in zip(axes.flat, COLUMNS.items()):
+            ax.plot(*averaged(rows, name, n), label=run.name)
+            ax.set(title=name, xlabel="step")
+        shares = [row["accuracy_sampled_by_level"].split() for row in rows if row["accuracy"]]
+        levels = [f"level {level}" for level in TASKS[run.name.split("-")[0]].levels]
+        by_level.plot(averaged(rows, "accuracy", 1)[0], np.array(shares, dtype=float), label=levels)
+        by_level.set(title=f"by level, {run.name}", xlabel="step")
+        by_level.legend(frameon=False, fontsize=7)
+    axes.flat[0].legend(frameon=False, fontsize=7)
+    for unused in axes.flat[len(COLUMNS) + len(options.runs) :]:
+        unused.remove()
+    figure.savefig(options.out, dpi=100)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 """A page to look at training, token by token: python -m studies.explore
 
-Follows a default run of grpo and one of nthr on `sum`. Every 25 steps it keeps the accuracy of each
-level and a group of eight responses to one held-out prompt of each level, with what every variant
-says of their tokens. A critic is trained beside the run, for the variant `critic`.
+Follows a default run of grpo and one of nthr on `add` and on `mul`. Every 25 steps it keeps the
+metrics and, for one held-out problem of each level, a group of eight responses with what every
+variant says of their tokens. The problem is the first that the base model solves in one of eight
+responses, or the first of all. A critic is trained beside the run, for `critic`.
 
 Writes docs/explore.html, which needs no network: the template studies/explore.html with the data.
+Ten minutes on one core.
 """
 
-import argparse
 import inspect
 import json
-import re
-from pathlib import Path
+from itertools import chain, product
 
 import torch
 from tqdm import tqdm
@@ -19,111 +19,66 @@ from tqdm import tqdm
 import train
 from advantages import VARIANTS, nthr_scores
 from grpo import Rollout, answer_likelihood, sample_rollout, token_bias
-from model import GPT
-from studies.common import ROOT, base_model, settings
+from studies.common import ROOT
 from tasks import PAD, TASKS
 
-EVERY = 25  # steps
-RUNS = ("grpo", "nthr")
-PAGE = ROOT / "docs" / "explore.html"
 
-
-def explanation(variant) -> dict[str, str]:
-    """Of a variant's docstring: the title, the formula without remarks, two sentences of prose."""
-    title, *blocks = inspect.getdoc(variant).split("\n\n")
-    formula = next(block for block in blocks if block.startswith("    "))
-    prose = next(block for block in blocks if not block.startswith("    "))
-    sentences = re.split(r"(?<=\.) ", " ".join(prose.split()))
-    return {
-        "title": title,
-        "formula": re.sub(" {4,}[^=\n]*$", "", inspect.cleandoc("\n" + formula), flags=re.M),
-        "prose": " ".join(sentences[:2]),
-    }
-
-
-def by_token(values: torch.Tensor, mask: torch.Tensor, scale: int = 100) -> list:
-    """(G, T) -> for each response its tokens' values times scale; one number if all are equal."""
-    rows = []
-    for row, sampled in zip(values, mask):
-        numbers = (scale * row[sampled]).round().int().tolist()
-        rows.append(numbers if len(set(numbers)) > 1 else numbers[0])
-    return rows
+def by_token(values: torch.Tensor, mask: torch.Tensor) -> list:
+    """(G, T) -> for each response its tokens' values in hundredths; one number if all are equal."""
+    rows = [(100 * row[sampled]).round().int().tolist() for row, sampled in zip(values, mask)]
+    return [row if len(set(row)) > 1 else row[0] for row in rows]
 
 
 def records(rollout: Rollout) -> list[dict]:
-    """What the page shows of each group; s and tau of nthr where the group is mixed.
-
-    The fields for `critic` and `likelihood` must be there.
-    """
-    advantages = {name: variant(rollout) for name, variant in VARIANTS.items()}
-    s = nthr_scores(rollout)
-    sbar = s.sum(-1) / rollout.mask.sum(-1)
+    """What the page shows of each group. The fields for `critic` and `likelihood` must be there."""
+    numbers = {"pi": rollout.logprobs.exp(), "s": nthr_scores(rollout)}
+    numbers |= {name: variant(rollout) for name, variant in VARIANTS.items()}
     groups = []
     for i, mask in enumerate(rollout.mask):
-        rewards = rollout.rewards[i]
-        rows = zip(rollout.texts[i], mask.sum(-1).tolist())
-        group = {
-            "tokens": [(text.replace(PAD, "_") + "$")[:length] for text, length in rows],
-            "rewards": rewards.int().tolist(),
-            "pi": by_token(rollout.logprobs[i].exp(), mask, 1000),
-            "A": {name: by_token(A[i], mask) for name, A in advantages.items()},
-        }
-        if 0 < rewards.sum() < len(rewards):
-            group["s"] = by_token(s[i], mask)
-            group["tau"] = round(100 * sbar[i][rewards == 1].min().item())
+        group = {name: by_token(x[i], mask) for name, x in numbers.items()}
+        rows = zip(rollout.texts[i], mask.sum(-1))
+        group["tokens"] = [(text.replace(PAD, "_") + "$")[:length] for text, length in rows]
+        group["rewards"] = rollout.rewards[i].int().tolist()
         groups.append(group)
     return groups
 
 
-def snapshot(model: GPT, critic: GPT, problems: list, task) -> list[dict]:
-    """A group of responses to each problem, drawn with the same random numbers at every step."""
-    rng = torch.Generator().manual_seed(0)
-    rollout = sample_rollout(model, train.TOKENIZER, task, problems, 8, generator=rng)
-    rollout.answer_likelihood = answer_likelihood(model, rollout)
-    rollout.token_bias = token_bias(critic, rollout).detach()
-    return records(rollout)
-
-
-def follow(args) -> dict:
-    """One run: its steps, the accuracy by level at each, a group for each level at each."""
-    task = TASKS[args.task]
+def follow(name: str, variant: str) -> dict:
+    """One run: a problem of each level; at some steps the metrics and a group for each problem."""
+    args = train.parse_arguments(["--device", "cpu", "--task", name, "--variant", variant])
+    task = TASKS[name]
     held = train.make_problems(task, held=True)
-    problems = [next(p for p in held if p.level == level) for level in task.levels]
-    model = base_model(args)
-    critic = train.new_model(args, outputs=1)
-    optimizer = torch.optim.AdamW(critic.parameters(), lr=args.lr, weight_decay=0.0)
-    before = train.accuracy(model, task, held, "accuracy", temperature=0)
-    kept = {"steps": [0], "accuracy": [list(before["accuracy_by_level"].values())]}
-    kept["groups"] = [snapshot(model, critic, problems, task)]
-    steps = train.train(args, model, held, evaluate_every=EVERY)
-    for step, rollout, _, row in tqdm(steps, args.variant, args.steps):
-        train.train_critic(critic, optimizer, rollout)
+    model = train.base_model(args)
+    critic = train.new_critic(args)
+    tried = sample_rollout(model, train.TOKENIZER, task, held, 8)
+    solved = dict(zip(held, tried.rewards.amax(1).tolist()))  # 1: at least once
+    problems = [max((p for p in held if p.level == n), key=solved.get) for n in task.levels]
+    kept = []
+    base = {"step": 0} | train.evaluate(model, task, held, "accuracy", "accuracy_sampled")
+    for rollout, _, row in tqdm(chain([(None, None, base)], train.train(args, model)), variant):
+        if rollout:
+            train.prepare("critic", rollout, model, critic, [])
         if "accuracy" in row:
-            kept["steps"].append(step)
-            kept["accuracy"].append([float(x) for x in row["accuracy_by_level"].split()])
-            kept["groups"].append(snapshot(model, critic, problems, task))
-    return kept | {"prompts": [f"{p.prompt.strip()} (solution {p.solution})" for p in problems]}
+            rng = torch.Generator().manual_seed(0)  # the same random numbers at every step
+            shown = sample_rollout(model, train.TOKENIZER, task, problems, 8, generator=rng)
+            shown.answer_likelihood = answer_likelihood(model, shown)
+            shown.token_bias = token_bias(critic[0], shown).detach()
+            # The likelihood change may be NaN, which is no JSON.
+            kept.append(row | {"groups": records(shown), "likelihood_change": None})
+    return {"problems": problems, "kept": kept}
 
 
-def page(runs: dict[str, dict], levels: list[int]) -> str:
-    """The template with its data; a "<" in the data must not end the script."""
-    variants = {name: explanation(variant) for name, variant in VARIANTS.items()}
-    data = {"levels": levels, "variants": variants, "runs": runs}
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return (ROOT / "studies" / "explore.html").read_text().replace("DATA", text)
+def page(runs: dict[str, dict]) -> str:
+    """The template with its data."""
+    texts = {name: inspect.getdoc(variant) for name, variant in VARIANTS.items()}
+    data = json.dumps({"variants": texts, "runs": runs}, separators=(",", ":"))
+    return (ROOT / "studies" / "explore.html").read_text().replace("DATA", data)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", default="runs", help="folder of the base model")
-    options = parser.parse_args()
     torch.set_num_threads(1)
-    runs = {}
-    for name in RUNS:
-        args = settings("sum", 0, Path(options.out))
-        args.variant = name
-        runs[name] = follow(args)
-    PAGE.write_text(page(runs, [*TASKS["sum"].levels]))
+    runs = {f"{t}-{v}": follow(t, v) for t, v in product(("add", "mul"), ("grpo", "nthr"))}
+    (ROOT / "docs" / "explore.html").write_text(page(runs))
 
 
 if __name__ == "__main__":

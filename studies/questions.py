@@ -4,85 +4,63 @@
 clip. "Why is my reward flat?" shows runs that were made to fail, each beside the healthy one. This
 is the one place that breaks the core, on purpose: a run replaces names in train.py while it lasts.
 
-About four minutes on one core. Nothing is written. The same machine prints the same numbers.
+A run has 40 steps. A number is the mean over them, of accuracy_sampled the value after the last.
+The base models are kept in runs/, that of the last failure in runs/pad. Four minutes on one core.
+The same machine prints the same numbers.
 """
 
-from copy import deepcopy
-from functools import cache, partial
+from statistics import fmean
 from unittest.mock import patch
 
 import torch
 
 import train
-from tasks import EOS, TASKS, build_tokenizer
+from studies.common import markdown
+from tasks import EOS, build_tokenizer
+
+COLUMNS = ("loss", "grad_norm", "clip_fraction", "approx_kl", "accuracy_sampled")
+SAME = build_tokenizer()
+SAME.enable_padding(pad_id=SAME.token_to_id(EOS), pad_token=EOS)
+FAILURES = {  # cause: the columns that tell, flags, what is replaced in train.py
+    "learning rate 1e-2, too high": ("approx_kl reward", "--lr 1e-2", {}),
+    "learning rate 1e-6, too low": ("approx_kl reward", "--lr 1e-6", {}),
+    "wrong sign": ("approx_kl reward", "", {"VARIANTS": {"grpo": lambda x: -train.grpo(x)}}),
+    "groups of two, seldom mixed": ("all_fail all_pass", "--group-size 2", {}),
+    "temperature 0.1, all alike": ("all_fail entropy", "--temperature 0.1", {}),
+    "a wall, hardly ever correct": ("all_fail reward", "--task mul", {}),
+    "PAD is EOS": ("length reward", "--out runs/pad", {"PAD": EOS, "TOKENIZER": SAME}),
+}
 
 
-@cache
-def base(task: str, pad: str):
-    """The base model of train.py. `pad` is train.PAD: the warm-up depends on it."""
-    model = train.new_model(train.parse_arguments(["--task", task, "--device", "cpu"]))
-    train.warm_up(model, TASKS[task], train.WARMUP_STEPS[task], seed=0)
-    return model
+def run(flags: str, **replaced) -> list[dict]:
+    """The metrics of 40 steps with these flags, measured on held-out problems every 10."""
+    args = train.parse_arguments(["--device", "cpu", "--steps", "40", *flags.split()])
+    with patch.dict(vars(train), replaced):
+        return [row for *_, row in train.train(args, train.base_model(args), evaluate_every=10)]
 
 
-def run(*argv: str, **broken) -> list[dict]:
-    """The rows of metrics.csv of 40 steps, with the names in `broken` replaced in train.py."""
-    args = train.parse_arguments(["--device", "cpu", "--steps", "40", *argv])
-    held = train.make_problems(TASKS[args.task], held=True)
-    with patch.dict(vars(train), broken):
-        model = deepcopy(base(args.task, train.PAD))
-        return [row for *_, row in train.train(args, model, held, evaluate_every=10)]
+def value(name: str, rows: list[dict]) -> str:
+    rows = rows[-1:] if name == "accuracy_sampled" else rows
+    return f"{fmean(row[name] for row in rows):.3f}"
 
 
-def value(rows: list[dict], column: str) -> str:
-    """The mean over the steps; of accuracy the last, of accuracy_by_level its highest level."""
-    if column == "accuracy":
-        return f"{rows[-1][column]:.1%}"
-    if column == "accuracy_by_level":
-        return rows[-1][column].split()[-1]
-    return f"{sum(row[column] for row in rows) / len(rows):.3f}"
-
-
-def line(*cells: str) -> None:
-    print("| " + " | ".join(cells) + " |", flush=True)
-
-
-def fail(columns: str, cause: str, remedy: str, *argv: str, **broken) -> None:
-    """Runs what is broken and prints a row: the columns that tell, healthy and failing."""
-    rows = run(*argv, **broken)
-    tell = [", ".join(value(x, name) for name in columns.split()) for x in (healthy, rows)]
-    line(columns.replace(" ", ", "), *tell, value(rows, "accuracy"), cause, remedy)
+def show(what: str, runs: dict[str, list[dict]]) -> None:
+    lines = [[name, *(value(column, rows) for column in COLUMNS)] for name, rows in runs.items()]
+    print(markdown([what, *COLUMNS], lines))
 
 
 torch.set_num_threads(1)  # as train.py does: rounding depends on it
-healthy = run()
+healthy = run("")
 print("The loss is 0, so does it learn?\n")
-columns = ["loss", "grad_norm", "clip_fraction", "approx_kl", "accuracy"]
-line("step", *columns)
-line(*["---"] * 6)
-for row in healthy[9::10]:
-    line(str(row["step"]), *(value([row], name) for name in columns))
+show("step", {str(row["step"]): [row] for row in healthy[9::10]})
 first = next(row["step"] for row in healthy if row["clip_fraction"] > 0)
-print(f"\nThe clip first stops a token in step {first}. Means of 40 steps, accuracy after them:\n")
-line("run", *columns)
-line(*["---"] * 6)
-line("four mini-batches a step", *(value(healthy, name) for name in columns))
-rows = run("--minibatches", "1")
-line("one mini-batch a step", *(value(rows, name) for name in columns))
-rows = run(LOSS={"grpo": {"clip_low": 1e9, "clip_high": 1e9}})
-line("four, without the clip", *(value(rows, name) for name in columns))
-
+print(f"\nThe clip first stops a token in step {first}.\n")
+runs = {"four mini-batches a step": healthy, "one mini-batch a step": run("--minibatches 1")}
+show("run", runs | {"four, without the clip": run("--clip-low 1 --clip-high 1e9")})
 print("\nWhy is my reward flat?\n")
-line("columns that tell", "healthy", "failing", "accuracy", "cause", "remedy")
-line(*["---"] * 6)
-fail("approx_kl", "learning rate 1e-2, far too high", "lower it", "--lr", "1e-2")
-fail("approx_kl", "learning rate 1e-6, far too low", "raise it", "--lr", "1e-6")
-wrong = {"grpo": lambda rollout: -train.grpo(rollout)}
-fail("reward approx_kl", "advantage of the wrong sign", "print a group with it", VARIANTS=wrong)
-fail("all_fail all_pass", "groups of two, seldom mixed", "larger groups", "--group-size", "2")
-cold = partial(train.sample_rollout, temperature=0.1)
-fail("all_fail entropy", "temperature 0.1, all alike", "sample at 1", sample_rollout=cold)
-fail("all_fail accuracy_by_level", "a wall: never correct", "easier problems", "--task", "wall")
-same = build_tokenizer()
-same.enable_padding(pad_id=same.token_to_id(EOS), pad_token=EOS)
-fail("length reward", "PAD is EOS, so never trained", "two tokens", PAD=EOS, TOKENIZER=same)
+lines = []
+for cause, (tell, flags, replaced) in FAILURES.items():
+    rows = run(flags, **replaced)
+    numbers = [", ".join(value(name, x) for name in tell.split()) for x in (healthy, rows)]
+    lines.append([tell.replace(" ", ", "), *numbers, value("accuracy_sampled", rows), cause])
+print(markdown(["columns that tell", "healthy", "failing", "accuracy_sampled", "cause"], lines))

@@ -1,33 +1,34 @@
-"""How fast is it? Beside TRL, transformers and the arithmetic: python -m studies.speed [--threads 2]
+"""How fast is it? Beside TRL, transformers and bare arithmetic: python -m studies.speed --threads 2
 
 Needs the packages of studies/requirements-speed.txt. TRL's GRPOTrainer and transformers' generate
 run GPTBigCode, the usual GPT with one head of keys and values. It has this project's architecture
 and gets the base model's weights; the logits must agree to 1e-4. All sides have the same problems
 of `add` in the same order, 64 with 8 responses each, temperature 1, no KL term, float32. The
-learning rate is 0, so the models, and with them the lengths, stay what they are.
+learning rate is 0 or next to it: so the models, and with them the lengths, stay what they are.
 
-In each round all sides take their turn in one process, so that whatever else the machine does slows
-all alike; the first three rounds are not counted. Measured are
+TRL's loop gives the rounds. After each of its steps the others take their turn in the same process,
+so whatever else the machine does slows all alike. The first three rounds are not counted. In a
+round these are measured, in seconds:
 
-1. a grpo step with one mini-batch, and a step of TRL, with sampling, rewards and metrics. Here
-   groups without an advantage are not read in the update; TRL reads all;
-2. sampling, in response tokens a second, here and by generate;
-3. what the multiply-adds of step 1 alone would take, at the rate at which this machine multiplies
-   matrices of these shapes. They are counted strictly: a prompt is read once for its group, padding
-   is not read, nor is a group without an advantage in the update, where a backward pass counts
-   twice;
-4. a whole default run of grpo, four mini-batches a step, which really learns; its steps are spread
-   over the rounds. The update reads fewer groups as more are solved. Evaluation is not counted.
+    step         a grpo step with one mini-batch: sampling, rewards, update, metrics
+    trl          the same by TRL; it reads all groups, the step above only those with an advantage
+    sampling     eight responses to each prompt
+    generate     the same by transformers
+    run_step     the mean over some steps of a whole default run, which learns, with four
+                 mini-batches a step; in all rounds together it makes all its steps
 
-docs/tables/speed.csv has a row a measurement and number of threads: median, smallest and largest of
-the rounds. Of the run it is the mean over all steps, and the smallest and largest mean of a round.
+and three ratios. arithmetic/step is the share of a step that its multiply-adds alone would take, at
+the rate at which this machine multiplies matrices of these shapes. They are counted strictly: a
+prompt is read once for its group, in sampling and in the update; padding is not read, nor by the
+update a group without an advantage; a backward pass counts twice.
+
+docs/tables/speed.csv has a row for each measurement and number of threads: the median of the
+rounds, of run_step the mean, and the smallest and the largest. The table is made from it alone.
 """
 
 import argparse
-import os
-import tempfile
-import time
-from collections import defaultdict
+from itertools import islice
+from timeit import default_timer, repeat, timeit
 
 import numpy as np
 import torch
@@ -37,12 +38,13 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 import train
-from grpo import Rollout, encode
+from grpo import Rollout
 from model import GPT, generate
 from studies.common import TABLES, markdown, read_rows, write_rows
-from tasks import ADD, EOS, PAD
+from tasks import ADD, EOS, PAD, Problem
 
 ROWS = TABLES / "speed.csv"
+NAMES = "step trl trl/step sampling generate generate/sampling arithmetic/step run_step".split()
 NEW_TOKENS = len(ADD.longest.solution) + 1
 WARM = 3  # rounds that are not counted
 
@@ -56,117 +58,106 @@ def twin(model: GPT) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
     kind = {"n_head": heads, "activation_function": "relu", "tie_word_embeddings": False}
     off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None}
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    other = GPTBigCodeForCausalLM(GPTBigCodeConfig(**size, **kind, **off, **ids)).eval()
+    theirs = GPTBigCodeForCausalLM(GPTBigCodeConfig(**size, **kind, **off, **ids))
     weights = model.state_dict().values()  # they come in the same order
-    other.load_state_dict(dict(zip(other.state_dict(), weights, strict=True)))
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), weights, strict=True)))
     tokens = torch.arange(V)[None]
-    torch.testing.assert_close(other(tokens).logits, model(tokens), atol=1e-4, rtol=0)
-    return other, tokenizer
+    torch.testing.assert_close(theirs(tokens).logits, model(tokens), atol=1e-4, rtol=0)
+    return theirs, tokenizer
 
 
-def multiply_adds(model: GPT, rollout: Rollout, groups=slice(None)) -> float:
-    """Multiply-adds of one forward pass over all that the tokens of these groups depend on.
+def reward(completions, answer, **_) -> list[float]:
+    return [ADD.reward(Problem("", "", a, 0), y) for y, a in zip(completions, answer)]
+
+
+def multiply_adds(model: GPT, rollout: Rollout, advantages: torch.Tensor) -> float:
+    """Multiply-adds of a step: sampling is a forward pass, the update one that counts three times.
 
     A token and block: D^2 for q, 2D^2/heads for k and v, D^2 after the attention, 8D^2 in the MLP;
     and 2D for each column that it sees, its own included. A response's last token is not read.
+    The unembedding is left out: it is a hundredth.
     """
-    V, _, layers, D, heads, _ = model.config
-    n = rollout.mask[groups].sum(-1)  # (P, G) tokens
-    P = len(n)
+    _, _, layers, D, heads, _ = model.config
+    passes = 1 + 3 * (advantages != 0).any(2).any(1)  # (P,)
     Lp = rollout.prompts.size(1)
-    read = P * Lp + (n - 1).sum()
-    seen = P * Lp * (Lp + 1) / 2 + ((n - 1) * (Lp + n / 2)).sum()  # columns, over the tokens read
-    return (layers * ((10 + 2 / heads) * D**2 * read + 2 * D * seen) + D * V * n.sum()).item()
+    n = rollout.mask.sum(-1)  # (P, G) tokens
+    read = Lp + (n - 1).sum(1)  # (P,)
+    seen = Lp * (Lp + 1) / 2 + ((n - 1) * (Lp + n / 2)).sum(1)  # columns, over the tokens read
+    return (passes * layers * ((10 + 2 / heads) * D**2 * read + 2 * D * seen)).sum().item()
 
 
 def multiply_add_rate(D: int) -> float:
     """Multiply-adds a second in the first product of an MLP, at best."""
-    rates = []
+    x = torch.randn(2048, D)
     w = torch.randn(D, 4 * D)
-    for rows in (512, 2048, 6144) * 20:
-        x = torch.randn(rows, D)
-        started = time.perf_counter()
-        torch.mm(x, w)
-        rates.append(rows * w.numel() / (time.perf_counter() - started))
-    return max(rates)
+    return 2048 * w.numel() / min(repeat(lambda: x @ w, number=1, repeat=100))
+
+
+def others(trl: float, theirs, count: int, model: GPT, steps, run) -> tuple[float, ...]:
+    """The others' turn, after a step of TRL's model that took `trl` seconds: the numbers of NAMES.
+
+    steps: train.py's loop with one mini-batch. run: that of the whole run, `count` steps are made.
+    """
+    rollout, advantages, metrics = next(steps)
+    step = metrics["seconds"]
+    given = (rollout.prompts, 8, NEW_TOKENS, theirs.config.eos_token_id, 1.0, None)
+    sampling = timeit(lambda: generate(model, *given), number=1)
+    same = {"num_return_sequences": 8, "max_new_tokens": NEW_TOKENS, "do_sample": True, "top_k": 0}
+    generated = timeit(lambda: theirs.generate(rollout.prompts, **same), number=1)
+    share = multiply_adds(model, rollout, advantages) / multiply_add_rate(model.config.width) / step
+    run_step = sum(row["seconds"] for *_, row in islice(run, count)) / max(count, 1)
+    return step, trl, trl / step, sampling, generated, generated / sampling, share, run_step
 
 
 class Rounds(TrainerCallback):
-    """TRL's loop gives the turns: when it has made a step, the others follow. Keeps all numbers."""
+    """A round is a step of TRL, and the others' turn. rounds: their numbers, as in NAMES."""
 
-    def __init__(self, model: GPT, args):
-        self.model = model
-        self.theirs, self.tokenizer = twin(model)
-        still = argparse.Namespace(**vars(args) | {"minibatches": 1, "lr": 0.0, "steps": 10**9})
-        self.steps = train.train(still, model, evaluate_every=10**9)
-        self.run = train.train(args, train.base_model(args), evaluate_every=10**9)
-        self.steps_a_round = args.steps // args.pairs
-        self.values = defaultdict(list)
+    def __init__(self, count: int, *ours):
+        self.count = count  # steps of the whole run in a round
+        self.ours = ours
+        self.rounds = []
 
     def on_step_begin(self, *_, **__):
-        self.started = time.perf_counter()
+        self.started = default_timer()
 
-    def on_step_end(self, *_, **__):
-        self.values["a step of TRL, s"].append(time.perf_counter() - self.started)
-        rollout, advantages, metrics = next(self.steps)
-        self.values["a step with one mini-batch, s"].append(metrics["seconds"])
-        self.sample(rollout.problems)
-        read = (advantages != 0).any(2).any(1)
-        work = multiply_adds(self.model, rollout) + 3 * multiply_adds(self.model, rollout, read)
-        limit = work / multiply_add_rate(self.model.config.width)
-        self.values["share of the arithmetic in it, %"].append(100 * limit / metrics["seconds"])
-        count = self.steps_a_round if len(self.values["a step of TRL, s"]) > WARM else 0
-        seconds = [next(self.run)[2]["seconds"] for _ in range(count)]
-        self.values["a step of a whole run, mean, s"].append(np.mean(seconds or [np.nan]))
-
-    def sample(self, problems: list) -> None:
-        """The same prompts here and by generate."""
-        eos = self.tokenizer.eos_token_id
-        texts = [p.prompt for p in problems]
-        started = time.perf_counter()
-        prompts = encode(train.TOKENIZER, texts, "cpu")
-        _, mask, _, _ = generate(self.model, prompts, 8, NEW_TOKENS, eos, 1.0, None)
-        between = time.perf_counter()
-        inputs = self.tokenizer(texts, return_tensors="pt")
-        options = {"do_sample": True, "top_k": 0, "top_p": 1.0, "num_return_sequences": 8}
-        rows = self.theirs.generate(**inputs, **options, max_new_tokens=NEW_TOKENS)
-        ended = time.perf_counter()
-        done = rows[:, prompts.size(1) :] == eos
-        tokens = (done.cumsum(1) - done.long() == 0).sum().item()
-        self.values["sampling, tokens/s"].append(mask.sum().item() / (between - started))
-        self.values["generate, tokens/s"].append(tokens / (ended - between))
-        self.values["response, tokens"].append(mask.sum().item() / mask[..., 0].numel())
-        self.values["response of generate, tokens"].append(tokens / len(rows))
-
-
-def trl(model: GPT, args, folder: str) -> dict[str, list[float]]:
-    """Runs TRL's loop, and with it the rounds; returns their numbers."""
-    count = WARM + args.pairs
-    problems = train.make_problems(ADD, held=False)
-    order = np.random.default_rng(args.seed).permutation(len(problems))[: count * args.prompts]
-    by_prompt = {problems[i].prompt: problems[i] for i in order}
-
-    def reward(prompts, completions, **_) -> list[float]:
-        return [ADD.reward(by_prompt[p], y) for p, y in zip(prompts, completions)]
-
-    work = {"per_device_train_batch_size": args.prompts * args.group_size, "max_steps": count}
-    work |= {"num_generations": args.group_size, "max_completion_length": NEW_TOKENS}
-    work |= {"beta": 0.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "learning_rate": 0.0}
-    plain = {"use_cpu": True, "bf16": False, "gradient_checkpointing": False}
-    plain |= {"shuffle_dataset": False, "report_to": "none", "save_strategy": "no"}
-    config = GRPOConfig(folder, disable_tqdm=True, logging_strategy="no", **work, **plain)
-    data = Dataset.from_list([{"prompt": prompt} for prompt in by_prompt])
-    rounds = Rounds(model, args)
-    other, tokenizer = twin(model)
-    parts = {"processing_class": tokenizer, "callbacks": [rounds]}
-    GRPOTrainer(other, reward, config, data, **parts).train()
-    return rounds.values
+    def on_step_end(self, args, state, control, model, **_):
+        seconds = default_timer() - self.started
+        count = self.count * (state.global_step > WARM)
+        self.rounds.append(others(seconds, model, count, *self.ours))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, choices=range(1, 61), default=10, metavar="N")
+    parser.add_argument("--pairs", type=int, default=10, help="rounds that are counted")
     parser.add_argument("--threads", type=int, default=1, help="threads of the processor")
-    parser.add_argument("--out", default="runs", help="folder of the base model")
     options = parser.parse_args()
-    args = train.parse_arguments(["--device", "cpu", "--out", options.out])
+    torch.set_num_threads(1)
+    args = train.parse_arguments(["--device", "cpu"])
+    model = train.base_model(args)
+    run = train.train(args, train.base_model(args), evaluate_every=10**9)
+    one = train.parse_arguments(["--device", "cpu", "--minibatches", "1", "--lr", "1e-300"])
+    steps = train.train(one, model, evaluate_every=10**9)
+    rounds = Rounds(args.steps // options.pairs, model, steps, run)
+    torch.set_num_threads(options.threads)
+    problems = train.make_problems(ADD, held=False)
+    order = np.random.default_rng(args.seed).permutation(len(problems))
+    data = Dataset.from_list([problems[i]._asdict() for i in order])
+    work = {"per_device_train_batch_size": 512, "max_completion_length": NEW_TOKENS, "bf16": False}
+    plain = {"use_cpu": True, "gradient_checkpointing": False, "save_strategy": "no"}
+    still = {"learning_rate": 0.0, "shuffle_dataset": False}
+    config = GRPOConfig("runs/trl", max_steps=WARM + options.pairs, **work, **plain, **still)
+    theirs, tokenizer = twin(model)
+    parts = {"processing_class": tokenizer, "callbacks": [rounds]}
+    GRPOTrainer(theirs, reward, config, data, **parts).train()
+    rows = [row for row in read_rows(ROWS) if row["threads"] != str(options.threads)]
+    for name, values in zip(NAMES, np.array(rounds.rounds[WARM:]).T):
+        middle = values.mean() if name == "run_step" else np.median(values)
+        numbers = [f"{x:.4g}" for x in (middle, values.min(), values.max())]
+        row = {"measured": name, "threads": options.threads, "rounds": options.pairs}
+        rows.append(row | dict(zip(("median", "smallest", "largest"), numbers)))
+    write_rows(ROWS, rows)
+    print(markdown([*rows[0]], [[*row.values()] for row in read_rows(ROWS)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -4,196 +4,155 @@
     python -m studies.trl_variants --variant negative --model NAME_OR_PATH --dataset FILE.jsonl
 
 The first line trains the base model of `add`, as a transformers model, for 20 steps; the second any
-causal language model. Both print reward and all-fail on held-out prompts, before and after. All
-other flags are those of TRL's GRPOConfig, such as --max_steps, --learning_rate and --use_vllm.
+causal language model. Printed are the mean reward and the share of all-fail groups on held-out
+prompts, before and after. All other flags are those of TRL's GRPOConfig, such as --max_steps.
 
-A line of the dataset is {"prompt": ..., "answer": ...}. The prompt is text or a list of messages. A
-response is correct if it ends by itself and has exactly one "#" with exactly the answer after it.
+A line of the file is {"prompt": ..., "answer": ...}; a prompt is text or a list of messages. A
+response is correct if it ends by itself and has one "#", behind which the answer stands exactly.
 
-In a program of one's own, with rewards of one's own (0 or 1):
+With rewards of your own, 0 or 1, in a program of your own:
 
-    config = GRPOConfig(**loss_settings("nthr"), num_generations=8, disable_dropout=True)
+    config = GRPOConfig(**trl_settings("nthr"), num_generations=8)
     VariantTrainer("nthr", model, reward_function, config, dataset).train()
 
-Needs the packages of studies/requirements-trl.txt. Line by line: docs/trainers.md.
+Needs the packages of studies/requirements-trl.txt; docs/trainers.md says more.
 """
 
-import sys
+from functools import partial
 
 import torch
-from datasets import Dataset, DatasetDict, load_dataset
-from torch import Tensor
+from datasets import Dataset
 from transformers import AutoTokenizer, HfArgumentParser
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import split_tensor_dict
 
-import train
 from advantages import LOSS, VARIANTS
 from grpo import Rollout
-from studies.common import markdown
-from studies.speed import twin
+from studies.common import markdown, settings
+from studies.speed import NEW_TOKENS, twin
 from tasks import ADD, Problem
+from train import base_model, make_problems
 
-REFUSED = {
-    "likelihood": "it needs the true answer's probability after each response's own reasoning",
-    "critic": "it trains a second network beside the policy",
-    "culling": "it changes the training set and no advantage",
-}
-# grpo.policy_loss's aggregate -> TRL's loss_type. (dapo is bnpo with the tokens of all processes.)
-LOSS_TYPE = {"token": "bnpo", "response": "grpo", "constant": "dr_grpo"}
-# Settings where no flag is given: of every model, and of this project's.
-DEFAULTS = {
-    "max_steps": 20,
-    "disable_dropout": True,  # else sampling and scoring differ
-    "report_to": "none",
-    "save_strategy": "no",
-    "output_dir": "runs/trl",
-}
-SMALL = {
-    "per_device_train_batch_size": 512,  # 64 groups of 8
-    "per_device_eval_batch_size": 448,
-    "max_completion_length": len(ADD.longest.solution) + 1,
-    "learning_rate": 3e-4,
-    "bf16": False,
-    "gradient_checkpointing": False,
-}
+# What some variants do beside their function.
+ALSO = {"likelihood": "scores the answer", "critic": "trains a network", "culling": "drops prompts"}
+LOSS_TYPE = {"token": "bnpo", "response": "grpo", "constant": "dr_grpo"}  # TRL's, of `aggregate`
+# Settings for this project's model; 512 rows are 64 groups of 8.
+ROWS = {"per_device_train_batch_size": 512, "per_device_eval_batch_size": 448, "bf16": False}
+OWN = ROWS | {"max_completion_length": NEW_TOKENS, "learning_rate": 3e-4, "output_dir": "runs/trl"}
 
 
-def loss_settings(variant: str) -> dict:
-    """What LOSS says of a variant, as arguments of GRPOConfig."""
+def trl_settings(variant: str) -> dict:
+    """Arguments of GRPOConfig: what LOSS says of a variant, and no dropout.
+
+    TRL samples in training mode. With the dropout of 0.1 that a GPT-2 has by default, the base
+    model of `add` solved 0.4 % of its problems in place of 9 %.
+    """
     loss = {"clip_low": 0.2, "clip_high": 0.2, "aggregate": "token"} | LOSS.get(variant, {})
-    kind = LOSS_TYPE[loss["aggregate"]]
-    return {"epsilon": loss["clip_low"], "epsilon_high": loss["clip_high"], "loss_type": kind}
+    clip = {"epsilon": loss["clip_low"], "epsilon_high": loss["clip_high"]}
+    return clip | {"loss_type": LOSS_TYPE[loss["aggregate"]], "disable_dropout": True}
 
 
 class VariantTrainer(GRPOTrainer):
-    """GRPOTrainer, but each token has the advantage that a variant gives it.
+    """GRPOTrainer, but a variant gives each token its advantage.
 
-    A process has B = P*G rows, whole groups one after the other, and T tokens of response at most.
-    TRL makes one advantage for each response, (B,), and its loss accepts (B, T) from a subclass.
-    So this class keeps the rewards, builds a Rollout of what TRL has, and puts the advantages of
-    VARIANTS[variant] into TRL's batch. TRL's table of completions still shows its own.
+    A process has B = P*G rows: P whole groups, one after the other, of at most T response tokens.
+    TRL makes an advantage for each response, (B,), and its loss also takes (B, T) from a subclass.
+    This one keeps the rewards, builds a Rollout of what TRL has and puts VARIANTS[variant] of it
+    into TRL's batch. (TRL's table of completions still shows TRL's own advantages.)
     """
 
     def __init__(self, variant: str, *parts, **named):
-        """The arguments after `variant` are GRPOTrainer's. ValueError for what cannot work."""
-        if variant in REFUSED:
-            raise ValueError(f"{variant} does not run inside TRL: {REFUSED[variant]}")
+        """After the variant the arguments of GRPOTrainer. ValueError for what cannot work."""
+        if variant in ALSO:
+            raise ValueError(f"{variant} is refused: it also {ALSO[variant]}, which TRL does not")
         super().__init__(*parts, **named)
         self.variant = variant
         rows = self.args.per_device_train_batch_size * self.args.steps_per_generation
         if rows % self.num_generations:
-            raise ValueError(
-                f"a group must stay in one process: per_device_train_batch_size x "
-                f"steps_per_generation, {rows}, is no multiple of {self.num_generations} responses"
-            )
+            raise ValueError(f"{rows} rows a device: not whole groups of {self.num_generations}")
 
-    def _calculate_rewards(self, inputs, prompts, *rest) -> Tensor:
-        """TRL's rewards (processes * B, functions); keeps those of this process as (B,)."""
-        by_function = super()._calculate_rewards(inputs, prompts, *rest)
-        rewards = by_function @ self.reward_weights.to(by_function.device)
+    def _calculate_rewards(self, inputs, prompts, *rest) -> torch.Tensor:
+        """TRL's rewards: the rows of all processes, a column for each reward function.
+
+        Keeps their weighted sums for this process's groups, P times (G,).
+        """
+        columns = super()._calculate_rewards(inputs, prompts, *rest)
+        rewards = columns @ self.reward_weights.to(columns.device)
         if not ((rewards == 0) | (rewards == 1)).all():
-            raise ValueError("rewards must be 0 or 1: they define what is correct and all-fail")
+            raise ValueError("rewards must be 0 or 1: they say what is correct and what all-fail")
         G = self.num_generations if self.model.training else self.num_generations_eval
-        all_fail = (rewards.view(-1, G) == 0).all(1)
-        self._log_metric("all_fail", all_fail.float().mean().item())
-        first = self.accelerator.process_index * len(prompts)
-        self.rewards = rewards[first : first + len(prompts)]
-        return by_function
+        self._log_metric("all_fail", (rewards.view(-1, G) == 0).all(1).float().mean().item())
+        self.rewards = rewards.split(len(prompts))[self.accelerator.process_index].split(G)
+        return columns
 
     def _generate_and_score_completions(self, inputs: list) -> dict:
         batch = super()._generate_and_score_completions(inputs)
         if self.model.training:  # an evaluation has no update
-            batch["advantages"] = self.token_advantages(batch)
+            groups = zip(split_tensor_dict(batch, len(self.rewards)), self.rewards)
+            A = [VARIANTS[self.variant](self.group_rollout(*group)) for group in groups]
+            batch["advantages"] = torch.cat(A, dim=1)[0]  # P times (1, G, T) -> (B, T)
         return batch
 
-    def token_advantages(self, batch: dict) -> Tensor:
-        """The variant's advantages (B, T), a group at a time: nthr needs its memory once."""
-        G = self.num_generations
-        groups = (slice(i, i + G) for i in range(0, len(self.rewards), G))
-        A = [VARIANTS[self.variant](self.group_rollout(batch, rows)) for rows in groups]
-        return torch.cat(A, dim=1)[0]  # P times (1, G, T) -> (B, T)
-
     @torch.no_grad()
-    def group_rollout(self, batch: dict, rows: slice) -> Rollout:
-        """These rows of TRL's batch as a Rollout of one group; fields the variant ignores: None.
+    def group_rollout(self, group: dict, rewards: torch.Tensor) -> Rollout:
+        """One group of TRL's batch, G rows, and its rewards (G,) as a Rollout with P = 1.
 
-        One forward pass gives what TRL does not keep: for `compensation` the log-probabilities, for
-        `nthr` probabilities (G, T, V) and hidden vectors (G, T, D). The logits at t - 1 score t.
+        One forward pass gives what only some variants read: to `compensation` log-probabilities, to
+        `nthr` probabilities (G, T, V) and hidden vectors (G, T, D). To the others it is None.
         """
-        tokens = batch["completion_ids"][rows]  # (G, T)
-        mask = (batch["completion_mask"] * batch.get("tool_mask", 1))[rows].bool()
-        ids = torch.cat([batch["prompt_ids"][rows], tokens], dim=1)  # (G, Lp + T)
-        seen = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)[rows]
+        tokens = group["completion_ids"]
         T = tokens.size(1)
+        mask = (group["completion_mask"] * group.get("tool_mask", 1)).bool()
+        ids = torch.cat([group["prompt_ids"], tokens], dim=1)  # (G, Lp + T)
+        seen = torch.cat([group["prompt_mask"], group["completion_mask"]], dim=1)
         logprobs = probs = hidden = None
-        if self.variant == "compensation" and "old_per_token_logps" in batch:
-            logprobs = batch["old_per_token_logps"][rows]
-        elif self.variant == "compensation":
-            logprobs, _, _ = self._get_per_token_logps_and_entropies(self.model, ids, seen, T)
-        elif self.variant == "nthr":
-            keep = {"logits_to_keep": T + 1, "output_hidden_states": True, "use_cache": False}
-            with self.accelerator.autocast():
-                output = self.model(input_ids=ids, attention_mask=seen, **keep)
-            probs = (output.logits[:, :-1].float() / self.temperature).softmax(-1)
-            hidden = output.hidden_states[-1][:, -T - 1 : -1].float()
-        fields = (tokens, mask, self.rewards[rows], logprobs, probs, hidden)
-        return Rollout(*(None if field is None else field[None] for field in fields))
+        if self.variant == "compensation":
+            logprobs = self._get_per_token_logps_and_entropies(self.model, ids, seen, T)[0][None]
+        if self.variant == "nthr":
+            keep = {"logits_to_keep": T + 1, "output_hidden_states": True}
+            out = self.model(ids, attention_mask=seen, **keep)
+            # The logits at t - 1 score token t.
+            probs = (out.logits[:, :-1].float() / self.temperature).softmax(-1)[None]
+            hidden = out.hidden_states[-1][:, -T - 1 : -1].float()[None]
+        return Rollout(tokens[None], mask[None], rewards[None], logprobs, probs, hidden)
 
 
-def verifier(tokenizer):
-    """TRL's reward function for these tokens: 1.0 if the response ended and its answer is right.
+def verifier(tokenizer, completion_ids: list, answer: list, **_) -> list[float]:
+    """The reward: 1.0 if a response has one "#", then the answer, then end-of-sequence; else 0.0.
 
-    It reads token ids. TRL's text lacks special tokens, so a response that was cut off looks like
-    one that ended, and a sampled padding token like nothing.
+    It reads the tokens. In the text that TRL decodes special tokens are left out: a response that
+    was cut off looks as if it had ended, and a sampled padding token is not seen.
     """
-
-    def reward(completion_ids, answer, **_) -> list[float]:
-        texts = tokenizer.batch_decode(completion_ids)
-        end = tokenizer.eos_token
-        scores = [
-            ADD.reward(Problem("", "", a, 0), y.removesuffix(end)) for a, y in zip(answer, texts)
-        ]
-        return [score * y.endswith(end) for score, y in zip(scores, texts)]
-
-    return reward
+    goals = [Problem("", "", text + tokenizer.eos_token, 0) for text in answer]
+    return [ADD.reward(goal, y) for goal, y in zip(goals, tokenizer.batch_decode(completion_ids))]
 
 
-def problems(held: bool) -> Dataset:
-    rows = train.make_problems(ADD, held)
-    return Dataset.from_list([{"prompt": p.prompt, "answer": p.answer} for p in rows])
-
-
-def main(argv: list[str]) -> None:
-    parser = HfArgumentParser(GRPOConfig, description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = HfArgumentParser(GRPOConfig, usage="trl_variants [--variant NAME] [flags]")
     parser.add_argument("--variant", choices=VARIANTS, default="grpo", help="the advantages")
-    parser.add_argument("--model", help="a causal language model; without it this project's")
-    parser.add_argument("--dataset", help="a file of JSON lines; without it the problems of add")
-    parser.set_defaults(**DEFAULTS)
-    own, _ = parser.parse_known_args(argv)
-    if own.variant in REFUSED:
-        parser.error(f"{own.variant} does not run inside TRL: {REFUSED[own.variant]}")
-    parser.set_defaults(**loss_settings(own.variant), **({} if own.model else SMALL))
-    config, _ = parser.parse_args_into_dataclasses(argv)
-    if own.model:
-        model = own.model
-        tokenizer = AutoTokenizer.from_pretrained(model)
+    parser.add_argument("--model", help="a causal language model; default: this project's")
+    parser.add_argument("--dataset", help="a file of JSON lines; default: the problems of add")
+    cli, _ = parser.parse_known_args()
+    if cli.variant in ALSO:
+        parser.error(f"{cli.variant} is refused: it also {ALSO[cli.variant]}, which TRL does not")
+    parser.set_defaults(max_steps=20, **trl_settings(cli.variant), **({} if cli.model else OWN))
+    config, _ = parser.parse_args_into_dataclasses()
+    if cli.model:
+        tokenizer = AutoTokenizer.from_pretrained(cli.model)
     else:
-        args = train.parse_arguments(["--device", "cpu", "--out", config.output_dir])
-        model, tokenizer = twin(train.base_model(args))
-    data = DatasetDict(train=problems(held=False), test=problems(held=True))
-    if own.dataset:
-        data = load_dataset("json", data_files=own.dataset, split="train").train_test_split(0.1)
-    parts = (model, verifier(tokenizer), config, data["train"], data["test"], tokenizer)
-    trainer = VariantTrainer(own.variant, *parts)
+        cli.model, tokenizer = twin(base_model(settings("add", 0, config.output_dir)))
+    # Training and held-out.
+    data = [Dataset.from_list([p._asdict() for p in make_problems(ADD, h)]) for h in (False, True)]
+    if cli.dataset:
+        data = Dataset.from_json(cli.dataset).train_test_split(0.1, seed=0).values()
+    parts = (cli.model, partial(verifier, tokenizer), config, *data, tokenizer)
+    trainer = VariantTrainer(cli.variant, *parts)
     before = trainer.evaluate()
     trainer.train()
     after = trainer.evaluate()
-    if trainer.is_world_process_zero():
-        rows = []
-        for name in ("reward", "all_fail"):
-            rows.append([name, *(f"{found[f'eval_{name}']:.3f}" for found in (before, after))])
-        print(markdown(["held-out prompts", "before", f"after {config.max_steps} steps"], rows))
+    rows = [[n, f"{before[n]:.3f}", f"{after[n]:.3f}"] for n in ("eval_reward", "eval_all_fail")]
+    trainer.accelerator.print(markdown(["held-out prompts", "before", "after"], rows))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
