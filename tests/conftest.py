@@ -28,11 +28,9 @@ def read_metrics(folder: Path) -> list[dict]:
     """The rows of metrics.csv without their seconds; each must be whole and in its place."""
     text = (folder / "metrics.csv").read_bytes().decode()
     rows = list(csv.DictReader(text.splitlines()))
-    assert text.endswith("\r\n")
-    for step, row in enumerate(rows, 1):
-        assert row["step"] == str(step)
-        assert None not in row.values()
-        assert row.pop("seconds") != ""
+    assert text.endswith("\r\n") and all(None not in row.values() for row in rows)
+    assert [row["step"] for row in rows] == [str(step + 1) for step in range(len(rows))]
+    assert all(row.pop("seconds") for row in rows)
     return rows
 
 
@@ -60,19 +58,18 @@ def out(base, tmp_path) -> Path:
 def run(monkeypatch, tmp_path):
     """run("--variant nthr") gives the exit status of a small run with its files in tmp_path/out."""
     shrink(monkeypatch)
-    return lambda arguments="": train.main(
-        [*SMALL, "--out", str(tmp_path / "out"), *arguments.split()]
-    )
+    small = [*SMALL, "--out", str(tmp_path / "out")]
+    return lambda arguments="": train.main(small + arguments.split())
 
 
 @pytest.fixture
 def loop(monkeypatch, out):
     """loop("--variant nthr") gives a small base model and the loop over steps that trains it."""
-    shrink(monkeypatch)
 
     def prepare(arguments: str):
         args = train.parse_arguments([*SMALL, "--out", str(out), *arguments.split()])
         model = train.base_model(args)
         return model, train.train(args, model)
 
+    shrink(monkeypatch)
     return prepare

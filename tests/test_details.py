@@ -11,6 +11,7 @@ import advantages
 import grpo
 import tasks
 from advantages import VARIANTS
+from model import GPT, GPTConfig
 from tasks import ADD, TASKS
 from test_grpo import MIXED, change, close, random_rollout, stale_rollout, tiny_gpt
 
@@ -27,16 +28,23 @@ def test_a_block_is_the_usual_one():
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
     after = x + block.project(y.reshape(2, 7, 16))
     mask = torch.full((7, 7), -torch.inf).triu(1)
-    close(block(x, mask, None)[0], after + block.mlp(block.norm2(after)), 1e-5)
+    first, _, last = block.mlp
+    close(block(x, mask, None)[0], after + last(first(block.norm2(after)).relu()), 1e-5)
+
+
+def test_the_first_weights():
+    """Weights that are too large: the first responses are then far from random."""
+    model = GPT(GPTConfig(18, 60))
+    assert all(0.018 < w.std() < 0.022 for w in model.parameters() if w.dim() == 2)
+    assert model.unembed.bias is None
 
 
 def test_numbers_are_of_their_level():
     """A task without zeros, or with leading ones, is another task."""
     rng = np.random.default_rng(0)
-    for name, level, low, high in (("sum", 3, 0, 9), ("add", 2, 10, 99), ("mul", 2, 2, 9)):
-        prompts = [TASKS[name].problem(rng, level).prompt.strip(" =") for _ in range(3000)]
-        numbers = {int(prompt.split(TASKS[name].sign)[-1]) for prompt in prompts}
-        assert numbers == set(range(low, high + 1))
+    for name, low in (("sum", 0), ("add", 0), ("mul", 2)):
+        prompts = [TASKS[name].problem(rng, 3).prompt.strip(" =") for _ in range(999)]
+        assert {prompt[-1] for prompt in prompts} == set("0123456789"[low:])
 
 
 def test_defaults(monkeypatch):
@@ -57,8 +65,6 @@ def test_an_equal_group_beside_another():
     empty = torch.zeros(2, 3, 1)
     arguments = (empty.long(), empty == 0, torch.tensor([[0.9] * 3, [1.0, 0.0, 0.0]]))
     assert (advantages.grpo(grpo.Rollout(*arguments, *[empty] * 3))[0] == 0).all()
-    pair = (empty[:1, :2].long(), empty[:1, :2] == 0, torch.tensor([[1.0, 0.0]]))
-    assert advantages.rloo(grpo.Rollout(*pair, *[empty] * 3)).flatten().tolist() == [1.0, -1.0]
 
 
 def test_a_missing_field_is_named():
@@ -132,4 +138,3 @@ def test_the_tokenizer_reads_characters():
     assert rows[1].ids[1:3] == [made.token_to_id(x) for x in ("<eos>", "<pad>")]
     assert [made.decode(row.ids) for row in rows] == [text, "1"]
     assert made.decode(rows[1].ids[:2], skip_special_tokens=False) == "1<eos>"
-    assert made.get_vocab() == TOKENIZER.get_vocab()
