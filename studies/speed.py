@@ -1,6 +1,6 @@
 """How fast is it? Beside TRL, transformers and bare arithmetic: python -m studies.speed --threads 2
 
-Needs the packages of studies/requirements-speed.txt. TRL's GRPOTrainer and transformers' generate
+Needs the packages of studies/requirements-trl.txt. TRL's GRPOTrainer and transformers' generate
 run GPTBigCode, the usual GPT with one head of keys and values. It has this project's architecture
 and gets the base model's weights; the logits must agree to 1e-4. All sides have the same problems
 of `add` in the same order, 64 with 8 responses each, temperature 1, no KL term, float32. The
