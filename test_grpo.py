@@ -142,7 +142,7 @@ def by_loops(rollout, formula):
 def test_variant_equals_its_formula(name):
     """Statistics over the batch, another deviation or a lost sign would train on other numbers."""
     assert name in FORMULAS, f"write the formula of {name!r} into FORMULAS in test_grpo.py"
-    groups = [[MIXED, FAIL, PASS, ONE, REAL], [[0, 1, 0, 0, 0, 0, 1, 0]], [[1], [0]], [[0.1, 0.1]]]
+    groups = [[MIXED, FAIL, PASS, ONE, REAL], [[0, 1, 0, 0, 0, 0, 1, 0]], [[1], [0]], [[1, 0]]]
     for T, rewards in enumerate(groups, start=2):
         for rollout in (random_rollout(rewards, T), random_rollout(rewards, T=1)):
             close(VARIANTS[name](rollout), by_loops(rollout, FORMULAS[name]))
