@@ -39,7 +39,7 @@ PASS = [1.0, 1.0, 1.0, 1.0]
 REAL = [0.25, 1.0, 0.7, 0.0]  # no verifier here gives such rewards, but others do
 
 
-def close(a, b, tolerance=1e-9):
+def close(a, b, tolerance=1e-9):  # an absolute one; NaN equals NaN
     torch.testing.assert_close(a, b, rtol=0, atol=tolerance, equal_nan=True)
 
 
@@ -81,7 +81,7 @@ def standardised(r, i):
     return (r[i] - mu) / (sigma + 1e-6)
 
 
-def compensation_at(x, i, t):
+def compensation_at(x, i, t):  # A_{i,t}, as in FORMULAS below
     A = standardised(x.r, i)
     pi = [math.exp(logp) for logp in x.logprobs[i]]
     return A * (2 - pi[t] / max(pi)) if A > 0 else A
@@ -100,7 +100,7 @@ def score_at(x, j, t):
     return s
 
 
-def nthr_at(x, i, t, beta=1.0, eta=None):
+def nthr_at(x, i, t, beta=1.0, eta=None):  # A_{i,t} by Algorithm 1
     A = standardised(x.r, i)
     correct = [j for j, r in enumerate(x.r) if r == 1]
     if i in correct or not correct:
@@ -276,7 +276,7 @@ def test_policy_loss_equals_its_formula(aggregate, clip):
     + [(-1, 0.5, -0.84, 0), (-1, 0.9, -0.90, -1), (-1, 1.0, -1.00, -1), (-1, 1.5, -1.50, -1)],
 )
 def test_clip_truth_table(sign, ratio, value, slope):
-    """max in place of min for A < 0: a published course shipped it and fell from 33 % to 0.4 %."""
+    """max in place of min for A < 0: nothing stops the push down, and no push back is left."""
     old = torch.full((1, 1, 1), -1.5, dtype=torch.float64)
     logprobs = (old + math.log(ratio)).requires_grad_()
     loss = policy_loss(logprobs, old, 2.0 * sign + 0 * old, old < 0, clip_low=0.16, clip_high=0.24)
@@ -323,13 +323,13 @@ def tiny_gpt(seed=0, **options) -> GPT:
     return model
 
 
-def sample(model, levels=(2, 5, 4, 3), G=4, seed=0, **options) -> Rollout:
+def sample(model, levels=(2, 5, 4, 3), G=4, seed=0, **options) -> Rollout:  # of random problems
     problems = [ADD.problem(np.random.default_rng(SEED), level) for level in levels]
     rng = torch.Generator().manual_seed(SEED + seed)
     return sample_rollout(model, TOKENIZER, ADD, problems, G, generator=rng, **options)
 
 
-def ids(text):
+def ids(text):  # the tokens of a text that a test writes down
     return TOKENIZER.encode(text).ids
 
 
