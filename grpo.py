@@ -96,9 +96,9 @@ def sample_rollout(
     """Samples group_size responses to each of P >= 1 problems and scores them.
 
     model: GPT; tokenizer: tokenizers.Tokenizer; task: Task; problems: list[Problem]; generator:
-    torch.Generator. Temperature 0 is greedy. max_new_tokens: by default the
-    length of the task's longest solution, and one for EOS; a response that is cut off there, before
-    its end-of-sequence token, gets reward 0 whatever it says.
+    torch.Generator. Temperature 0 is greedy. max_new_tokens: by default the length of the task's
+    longest solution, and one for EOS; a response that is cut off there, before its end-of-sequence
+    token, gets reward 0 whatever it says.
     """
     T = max_new_tokens or len(task.longest.solution) + 1
     eos = tokenizer.token_to_id(EOS)
@@ -209,9 +209,8 @@ def policy_loss(
         loss            = - sum_{i,t} surrogate_{i,t} / sum_i |y_i|
 
     The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
-    1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way
-    keeps its full gradient. For example, with A = +1 a token at ratio 1.5 has no gradient, one at
-    0.5 has.
+    1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way keeps
+    its full gradient. For example, with A = +1 a token at ratio 1.5 has no gradient, one at 0.5 has.
 
     aggregate: "token" (above, as in DAPO), "response" (mean over each response, then over
     responses: Eq. 3 of the original) or "constant" (sum / (responses x max_length): Dr. GRPO's,
@@ -284,7 +283,7 @@ def update(
     read = (advantages.masked_fill(~rollout.mask, 0.0) != 0).any(2).any(1) | (kl > 0)  # (P,)
     tokens = rollout.mask.sum()
     tokens_read = rollout.mask[read].sum()
-    split = torch.arange(P).tensor_split(min(minibatches, P))
+    split = torch.arange(P, device=read.device).tensor_split(min(minibatches, P))
     steps = [groups for groups in split if read[groups].any()]
     totals = torch.zeros(4, device=advantages.device)
     for groups in steps:

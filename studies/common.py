@@ -105,10 +105,12 @@ def verdict(by_seed: dict[int, float], direction: int, margin: float) -> tuple[s
     """A hypothesis on one testbed, by the rule of docs/results.md: its verdict, and the numbers.
 
     by_seed: the effect of each replicate. direction: +1 or -1, what the hypothesis expects; 0 if
-    it expects none. Replicates above 12, if there are any, decide alone.
+    it expects none. Replicates above 12, if there are any, decide alone. No verdict before 12.
     """
     late = {seed: value for seed, value in by_seed.items() if seed > REPLICATES}
     values = list((late or by_seed).values())
+    if len(values) < REPLICATES:
+        return "none yet", f"{len(values)} of {REPLICATES}"
     mean, low, high = interval(values, 1 - 0.05 / (2 * VERDICTS))
     _, usual_low, usual_high = interval(values)
     small = -margin < usual_low and usual_high < margin

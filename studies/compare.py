@@ -192,11 +192,11 @@ def verdicts() -> str:
     for name, (variant, direction, *columns) in HYPOTHESES.items():
         for task, column in zip(ARMS, columns):
             by_seed = differences(rows_of(task), variant, column)
-            if len(by_seed) > 1:
-                found, count = verdict(by_seed, direction, 0.03)
-                late = [value for seed, value in by_seed.items() if seed > REPLICATES]
-                numbers = [shown(interval(x)) if x else "" for x in (first_stage(by_seed), late)]
-                cells.append([name, f"`{variant}`", task, column, *numbers, found, count])
+            late = [value for seed, value in by_seed.items() if seed > REPLICATES]
+            numbers = [shown(interval(x)) if x else "" for x in (first_stage(by_seed), late)]
+            cells.append(
+                [name, f"`{variant}`", task, column, *numbers, *verdict(by_seed, direction, 0.03)]
+            )
     header = ["", "variant", "task", "measure", "minus grpo, points (95 %)", "fresh replicates"]
     return markdown([*header, "verdict", "replicates"], cells)
 

@@ -132,7 +132,7 @@ if __name__ == "__main__":
     for task in args.tasks:
         text += f"\n## {task}\n\n{table(task)}\n"
         for other in ("grpo", "random"):
-            found, count = verdict(minus(task, "SGD", "nthr-0", other), +1, 0.003)  # nats
-            text += f"\nH8, SGD, nthr-0 minus {other}: {found}; replicates: {count}.\n"
+            found = verdict(minus(task, "SGD", "nthr-0", other), +1, 0.003)  # nats
+            text += f"\nH8, SGD, nthr-0 minus {other}: {'; '.join(found)} replicates.\n"
     publish(ROWS, text)
     figure(args.tasks)

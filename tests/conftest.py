@@ -41,8 +41,7 @@ def base(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch)
         assert train.main([*SMALL, "--steps", "0", "--out", str(out)]) == 0
-    (path,) = out.glob("*.pt")
-    return path
+    return next(out.glob("*.pt"))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import tasks
 from advantages import VARIANTS
 from model import GPT, GPTConfig
 from tasks import ADD, TASKS
-from test_grpo import MIXED, change, close, random_rollout, stale_rollout, tiny_gpt
+from test_grpo import MIXED, change, close, random_rollout, sample, stale_rollout, tiny_gpt
 
 TOKENIZER = tasks.build_tokenizer()
 
@@ -87,11 +87,14 @@ def test_the_example_of_nthr():
 
 def test_tensors_are_made_where_the_model_is():
     """On a GPU a tensor that is made elsewhere stops the run; here "meta" plays the other device."""
-    model = tiny_gpt()
-    with torch.device("meta"):
-        rollout = grpo.sample_rollout(model, TOKENIZER, ADD, [ADD.write([11, 22], 2)], 2)
-        likelihood = grpo.answer_likelihood(model, rollout)
-    assert rollout.rewards.device.type == likelihood.device.type == "cpu"
+    runs = []
+    for device in ("cpu", "meta"):
+        model = tiny_gpt()
+        with torch.device(device):
+            x = sample(model)
+            metrics = grpo.update(model, torch.optim.SGD(model.parameters()), x, x.logprobs)
+            runs.append([x.rewards.tolist(), metrics, grpo.answer_likelihood(model, x).tolist()])
+    assert runs[0] == runs[1]
 
 
 def test_likelihood_change_of_no_mixed_group():

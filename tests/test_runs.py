@@ -71,12 +71,10 @@ def test_the_base_model_is_made_once(base, run, tmp_path, monkeypatch):
         assert run("--steps 0 --seed 8") == 0
     folders = (base.parent / "add-grpo-seed0", new / "add-nthr-seed7", new / "add-grpo-seed8")
     first, *others = [torch.load(folder / "model.pt", weights_only=True) for folder in folders]
-    for weights in others:
-        assert all(torch.equal(first[name], weights[name]) for name in first)
+    assert all(torch.equal(first[name], weights[name]) for weights in others for name in first)
     assert {path.name for path in folders[1].iterdir()} == FILES
     summary = json.loads((folders[1] / "summary.json").read_text())
     assert summary["final_sampled_by_level"] == summary["base_sampled_by_level"]
-    assert summary["seconds"] > summary["seconds_per_step"] == 0
     for settings in ("--base-seed 1", "--width 8", "--layers 2", "--task mul"):
         assert run(f"--steps 0 {settings}") == 0
     assert len(list(new.glob("*.pt"))) == 5
@@ -111,8 +109,7 @@ def test_what_reaches_the_update(loop, monkeypatch):
     assert (calls[0]["kl"], calls[0]["minibatches"]) == (0.25, 3)
     assert calls[0]["rollout"].temperature == 0.7
     assert calls[0]["reference"] is not model
-    pairs = zip(calls[0]["reference"].parameters(), model.parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
+    assert all(map(torch.equal, calls[0]["reference"].parameters(), model.parameters()))
     for variant in VARIANTS:
         own = {"clip_low": 0.2, "clip_high": 0.2, "aggregate": "token", "reference": None}
         own |= {"max_length": len(ADD.longest.solution) + 1} | LOSS.get(variant, {})

@@ -16,8 +16,9 @@ def test_verdict():
     assert common.interval([1, 2, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
     for mean, found in {5: "supported", -5: "contradicted", 1.5: "negligible", 2.5: "open"}.items():
         assert common.verdict({s: mean + 2 * (-1) ** s for s in range(1, 13)}, +1, 3)[0] == found
-    two_stages = {1: 50, 2: 60, 13: 1.00, 14: 1.01, 15: 1.02}
-    assert common.verdict(two_stages, -1, 3)[0] == "contradicted and small"
+    late = {s: 1 + s / 99 for s in range(13, 25)}
+    assert common.verdict({1: 50, 2: 60} | late, -1, 3)[0] == "contradicted and small"
+    assert common.verdict({1: 50, 2: 60, 13: 1}, -1, 3) == ("none yet", "1 of 12")
 
 
 def test_differences():
