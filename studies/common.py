@@ -47,9 +47,8 @@ def trained(args, variant: str) -> GPT:
 
 def commit() -> str:
     """The short name of the commit that is checked out; "?" outside a repository."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip() or "?"
+    command = ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "?"
 
 
 def mixed_groups(model: GPT, task: Task, count: int) -> list[Rollout]:

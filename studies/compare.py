@@ -194,9 +194,8 @@ def verdicts() -> str:
             by_seed = differences(rows_of(task), variant, column)
             late = [value for seed, value in by_seed.items() if seed > REPLICATES]
             numbers = [shown(interval(x)) if x else "" for x in (first_stage(by_seed), late)]
-            cells.append(
-                [name, f"`{variant}`", task, column, *numbers, *verdict(by_seed, direction, 0.03)]
-            )
+            found = verdict(by_seed, direction, 0.03)
+            cells.append([name, f"`{variant}`", task, column, *numbers, *found])
     header = ["", "variant", "task", "measure", "minus grpo, points (95 %)", "fresh replicates"]
     return markdown([*header, "verdict", "replicates"], cells)
 
