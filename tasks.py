@@ -7,7 +7,7 @@ from the right; a step is the sum of two digits and the carry, written with two 
       347+  285=12,13,06# 632    7+5 = 12: write 2, carry 1;  4+8+1 = 13;  3+2+1 = 06
 
 The answer is the last step and before it, from right to left, the second digits of the others. So
-the steps carry the answer, and a response can be checked in three ways:
+the answer can be read off the steps, and a response can be checked in three ways:
 
     response         12,13,06# 632   12,13,06# 642   12,14,06# 642   12,14,06# 632
     reward           1               0               0               1    the answer is correct

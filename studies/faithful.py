@@ -1,4 +1,4 @@
-"""Do the steps carry the answer? python -m studies.faithful [--tasks sum] [--seeds 1 2 ...]
+"""Is the answer read off the steps? python -m studies.faithful [--tasks sum] [--seeds 1 2 ...]
 
 The base models of studies.compare and what grpo made of them. First, as the runs measured it: of
 the correct sampled responses to held-out problems, the share with all steps correct (H9).
@@ -112,5 +112,5 @@ def figure() -> None:
 
 if __name__ == "__main__":
     fill(ROWS, options(__doc__, range(1, REPLICATES + 1), tuple(TASKS)).parse_args(), measure)
-    publish(ROWS, f"# Do the steps carry the answer? Columns: studies/faithful.py\n\n{table()}\n")
+    publish(ROWS, f"# Is the answer read off the steps? Columns: studies/faithful.py\n\n{table()}\n")
     figure()
