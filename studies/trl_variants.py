@@ -10,7 +10,9 @@ prompts, before and after. All other flags are those of TRL's GRPOConfig, such a
 A line of the file is {"prompt": ..., "answer": ...}; a prompt is text or a list of messages. A
 response is correct if it ends by itself and has one "#", behind which the answer stands exactly.
 
-With rewards of your own, 0 or 1, in a program of your own:
+With rewards of your own, 0 or 1, in a program of your own in the repository's folder:
+
+    from studies.trl_variants import VariantTrainer, trl_settings
 
     config = GRPOConfig(**trl_settings("nthr"), num_generations=8)
     VariantTrainer("nthr", model, reward_function, config, dataset).train()
