@@ -7,7 +7,8 @@ advantage says which tokens are to be said more often, and by how much. A varian
 else, except the table LOSS below, the second network of `critic`, the extra reading of `likelihood`
 and the shrinking training set of `culling`.
 
-A group is all-fail (every reward is 0), all-pass (every reward is 1) or mixed.
+A group is all-fail (every reward is 0), all-pass (every reward is 1) or mixed. A rollout is what
+was sampled in one training step: P groups, their rewards, and what sampling computed.
 
 Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabulary, D width.
     rollout.rewards   (P, G)        r_i
@@ -85,8 +86,8 @@ def rloo(rollout: Rollout) -> Tensor:
 
     The baseline is the mean reward of the other responses. It does not depend on y_i, so it leaves
     the expected gradient as it is (see grpo.py). The advantage is that of dr_grpo times G / (G - 1)
-    and the loss divides by the tokens, not by a constant: so a difference between the two here says
-    nothing of leave-one-out as such. All-fail and all-pass groups: all 0.
+    and the loss divides by the tokens, not by a constant: if runs of the two differ here, the loss
+    may be the cause. All-fail and all-pass groups: all 0.
     """
     G = rollout.rewards.size(1)
     return on_tokens(rollout, G / max(G - 1, 1) * centre(rollout.rewards))
@@ -111,7 +112,7 @@ def critic(rollout: Rollout) -> Tensor:
     b_phi, phi its weights, is its output just after it has read y_{i,t}, so it judges that token;
     one position earlier it would not have seen the token yet. It is added in all-fail and all-pass
     groups too. ValueError if rollout.token_bias is missing.
-    Reported: unstable, never better: token credit without supervision adds variance, not signal.
+    Reported: unstable, never better: credit for tokens adds variance, but no signal.
     """
     if rollout.token_bias is None:
         raise ValueError("critic needs rollout.token_bias")
@@ -138,7 +139,7 @@ def compensation(rollout: Rollout) -> Tensor:
     pi_t is the probability that y_{i,t} was sampled with, pi_max the largest pi_t of the response.
     The hope: seize rare opportunities. Improbable tokens of correct responses count up to twice.
     All-fail and all-pass groups: all 0.
-    Reported: early divergence; it acts like an importance weight that favours improbable tokens.
+    Reported: early divergence; it acts like an importance weight (grpo.py) for improbable tokens.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     logp = rollout.logprobs.masked_fill(~rollout.mask, -torch.inf)
@@ -257,12 +258,11 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
     So the incorrect response keeps -1 on its second token and has 0 on the one that both share.
 
     A_j is as in grpo, p the share of correct responses. eta is the paper's choice, without a
-    derivation (its ablation favours 1 - p: 42.66 against 41.94): at p = 1/2, where correct and
-    incorrect responses push equally hard, selected tokens are spared wholly; in lopsided groups eta
-    is near 1 and hardly spares them. Only mixed groups select; all-fail and all-pass groups are all
-    0. eta = 1 is grpo. beta = -inf selects all tokens of incorrect responses. sbar_i counts i's
-    influence on itself, for with one correct response there is no other; the paper's text says
-    "other correct responses".
+    derivation (its ablation favours 1 - p: 42.66 against 41.94): at p = 1/2, where A_j is -1,
+    selected tokens are spared wholly; in lopsided groups eta is near 1 and hardly spares them. Only
+    mixed groups select; all-fail and all-pass groups are all 0. eta = 1 is grpo. beta = -inf
+    selects all tokens of incorrect responses. sbar_i counts i's influence on itself, for with one
+    correct response there is no other; the paper's text says "other correct responses".
     Reported: mitigates the displacement; +0.8 to +2.4 points on models of 0.5B to 3B parameters.
     """
     s = nthr_scores(rollout)  # (P, G, T)

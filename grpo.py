@@ -21,8 +21,8 @@ ln pi_theta(y | x) = sum_t ln pi_theta(y_t | x, y_<t), so each of its tokens is 
 A baseline b may be subtracted from r(y) if it does not depend on y: E[b grad ln pi_theta] =
 b grad sum_y pi_theta(y | x) = b grad 1 = 0. The expected gradient stays; with b near the expected
 reward its variance falls. The mean reward of the other responses of the group is such a b. GRPO
-takes the mean mu of the whole group: r_i - mu is (G-1)/G times r_i minus the mean of the others, so
-only the scale changes. (PPO trains a second network, the value function, to predict b.) Dividing by
+takes the mean mu of the whole group: r_i - mu = (G-1)/G (r_i - mean of the others), so only the
+scale changes. (PPO trains a second network, the value function, to predict b.) Dividing by
 sigma as well changes the objective: prompts with a small sigma count more. The result is the
 advantage A.
 

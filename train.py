@@ -28,8 +28,8 @@ from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
 TOKENIZER = build_tokenizer()
 TRAIN_SIZE = 4480  # problems; the same in every run
 EVAL_SIZE = 560  # held-out problems
-# The share of correct samples at which the warm-up ends, and how much more often it shows a level
-# than the one below.
+# The share of correct samples at which the warm-up ends, so low that most is left to learn from
+# rewards; and how much more often it shows a level than the one below.
 WARM_UP = {"add": (0.13, 1.5), "mul": (0.1, 1.0), "sum": (0.4, 0.8)}
 
 
