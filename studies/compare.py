@@ -223,7 +223,7 @@ def difference_table(task: str) -> str:
 
 
 def levels_figure() -> None:
-    """Sampled accuracy of each level over the steps of grpo: mean and range of the base models."""
+    """Sampled accuracy of each level over the steps of grpo: median, and the middle half."""
     plt = pyplot()
     _, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
     for ax, task in zip(axes, ARMS):
@@ -235,8 +235,8 @@ def levels_figure() -> None:
         curves = np.array(at, dtype=float)  # (steps, seeds, levels)
         for i, level in enumerate(TASKS[task].levels):
             colour = plt.cm.viridis(i / len(TASKS[task].levels))
-            ax.plot(steps, curves[:, :, i].mean(1), color=colour, label=f"{level} digits")
-            low, high = curves[:, :, i].min(1), curves[:, :, i].max(1)
+            ax.plot(steps, np.median(curves[:, :, i], 1), color=colour, label=f"{level} digits")
+            low, high = np.quantile(curves[:, :, i], [0.25, 0.75], axis=1)
             ax.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
         ax.set(title=f"{task}, {curves.shape[1]} base models", xlabel="step", ylim=(0, 1))
     axes[0].set_ylabel("accuracy, sampled, held out")
