@@ -183,7 +183,7 @@ def first_stage(by_seed: dict[int, float]) -> list[float]:
 
 def mean(rows: dict, arm: str, column: str, scale: float = 100, digits: int = 1) -> str:
     values = [float(row[column] or "nan") for (name, _), row in rows.items() if name == arm]
-    return f"{scale * np.nanmean(values[:REPLICATES]):.{digits}f}"
+    return f"{scale * np.mean(values[:REPLICATES]):.{digits}f}"
 
 
 def verdicts() -> str:
@@ -207,9 +207,10 @@ def table(task: str) -> str:
     for arm in sorted({name for name, _ in rows}, key=ARMS[task].index):
         numbers = [mean(rows, arm, column) for column in COLUMNS]
         entropy = [mean(rows, arm, f"entropy_{when}", 1, 3) for when in ("first", "last")]
-        cells.append([f"`{arm}`", *numbers, *entropy, mean(rows, arm, "grad_norm_spread", 1, 2)])
-    header = ["arm", *COLUMNS.values(), "entropy, first steps", "last", "spread of the gradient"]
-    return markdown(header, cells)
+        sizes = [mean(rows, arm, x, 1, 2) for x in ("grad_norm_spread", "mean_abs_advantage_last")]
+        cells.append([f"`{arm}`", *numbers, *entropy, *sizes])
+    rest = ("entropy, first steps", "last", "spread of the gradient", "mean abs A, last")
+    return markdown(["arm", *COLUMNS.values(), *rest], cells)
 
 
 def difference_table(task: str) -> str:
