@@ -210,7 +210,7 @@ def policy_loss(
 
     The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
     1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way keeps
-    its full gradient. For example, with A = +1 a token at ratio 1.5 has no gradient, one at 0.5 has.
+    its full gradient. For example, with A = +1 a token at ratio 1.5 has no gradient, at 0.5 it has.
 
     aggregate: "token" (above, as in DAPO), "response" (mean over each response, then over
     responses: Eq. 3 of the original) or "constant" (sum / (responses x max_length): Dr. GRPO's,

@@ -259,7 +259,7 @@ def loss_by_loops(logprobs, old, A, mask, low=0.2, high=0.2, aggregate="token", 
 @pytest.mark.parametrize("aggregate", ["token", "response", "constant"])
 @pytest.mark.parametrize("clip", [(), (0.16, 0.24), (0.3, 0.1)])
 def test_policy_loss_equals_its_formula(aggregate, clip):
-    """Another denominator weights long responses differently; one bound for both is another clip."""
+    """Another denominator weights long responses differently; one bound is another clip."""
     rollout = random_rollout([MIXED, ONE, FAIL, REAL])
     logprobs = rollout.logprobs + 0.4 * rollout.token_bias  # ratios of up to 2 or so
     inputs = (logprobs, rollout.logprobs, VARIANTS["critic"](rollout), rollout.mask, *clip)

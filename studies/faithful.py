@@ -112,5 +112,5 @@ def figure() -> None:
 
 if __name__ == "__main__":
     fill(ROWS, options(__doc__, range(1, REPLICATES + 1), tuple(TASKS)).parse_args(), measure)
-    publish(ROWS, f"# Is the answer read off the steps? Columns: studies/faithful.py\n\n{table()}\n")
+    publish(ROWS, f"# Is the answer read off the steps? See studies/faithful.py\n\n{table()}\n")
     figure()

@@ -86,7 +86,7 @@ def test_the_example_of_nthr():
 
 
 def test_tensors_are_made_where_the_model_is():
-    """On a GPU a tensor that is made elsewhere stops the run; here "meta" plays the other device."""
+    """On a GPU a tensor that is made elsewhere stops the run; "meta" plays the other device."""
     runs = []
     for device in ("cpu", "meta"):
         model = tiny_gpt()
