@@ -17,7 +17,7 @@ from tasks import Task
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "docs" / "tables"
-VERDICTS = 21  # of all studies together
+VERDICTS = 21  # of all studies together, in up to two stages each
 REPLICATES = 12  # base models with a seed each; 13 to 24 are the second stage
 
 
