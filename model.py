@@ -1,4 +1,4 @@
-"""A small GPT, and sampling from it with a cache of keys and values.
+"""A small GPT, and its two uses: sampling responses to prompts, and reading given ones.
 
 The usual transformer: embeddings, pre-norm blocks of causal attention and an MLP, a final norm, an
 unembedding. A token's position is its column. Rows are padded on the right, and no token looks at
@@ -7,23 +7,12 @@ columns after its own, so no token of a response looks at padding.
 All heads share one head of keys and values (multi-query attention, arXiv 1911.02150). Sampling is
 bound by memory, and with four heads this makes the cache four times smaller.
 
-Shapes: B rows, L tokens that are read at once, C columns that they may look at, D width,
-d = D / heads, V vocabulary.
+Shapes: P prompts of Lp tokens, G responses each, B = P*G rows, T tokens of a response; L tokens
+that are read at once, C columns that they may look at; D width, d = D / heads, V vocabulary.
 """
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-
-
-class GPTConfig(NamedTuple):
-    vocab_size: int
-    block_size: int  # columns of the longest row, prompt and response together
-    layers: int = 2
-    width: int = 64
-    heads: int = 4  # of queries; there is one of keys and values
-    outputs: int | None = None  # numbers per position: None is vocab_size, a critic has 1
 
 
 class Block(nn.Module):
@@ -33,31 +22,25 @@ class Block(nn.Module):
     PyTorch's fused one.
     """
 
-    def __init__(self, config: GPTConfig):
+    def __init__(self, D: int, heads: int = 4):
         super().__init__()
-        D = config.width
-        self.heads = config.heads
-        self.d = D // config.heads
+        self.heads = heads
+        self.d = D // heads
         self.norm1 = nn.LayerNorm(D)
         self.qkv = nn.Linear(D, D + 2 * self.d)
         self.project = nn.Linear(D, D)
         self.norm2 = nn.LayerNorm(D)
         self.mlp = nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D))
 
-    def forward(self, x: Tensor, mask: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """x (B, L, D) holds the L newest of C columns.
 
-        mask (L, C) is -inf where a token must not look, else 0. cache: keys and values, with room
-        for C columns or more, (B, >= C, 2d); those of x are written into it, each place once. None
-        if no columns are before x. Returns the new x, and the keys and values of the C columns,
-        (B, C, 2d).
+        past (B, C - L, 2d): keys and values of the columns before. mask (L, C) is -inf where a
+        token must not look, else 0. Returns the new x, and keys and values of all C columns.
         """
         B, L, D = x.size()
-        C = mask.size(1)
         q, kv = self.qkv(self.norm1(x)).split([D, 2 * self.d], dim=-1)
-        if cache is not None:
-            cache[:, C - L : C] = kv
-            kv = cache[:, :C]
+        kv = torch.cat([past, kv], dim=1)
         k, v = kv.split(self.d, dim=-1)  # (B, C, d)
         q = q.reshape(B, L * self.heads, self.d)  # the heads of one token side by side
         scores = q @ k.transpose(1, 2) / self.d**0.5  # (B, L * heads, C)
@@ -68,84 +51,86 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """tokens (B, L) -> logits (B, L, V). The width must be a multiple of the heads."""
+    """tokens (B, L) -> hidden vectors (B, L, D); unembed(hidden) -> logits (B, L, V).
 
-    def __init__(self, config: GPTConfig):
+    columns: of the longest row, prompt and response together. The width must be a multiple of the
+    4 heads. outputs: numbers per position in place of the logits; a critic has 1.
+    """
+
+    def __init__(self, vocabulary: int, columns: int, layers=2, width=64, outputs=None):
         super().__init__()
-        self.config = config
-        self.embed_token = nn.Embedding(config.vocab_size, config.width)
-        self.embed_position = nn.Embedding(config.block_size, config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.width)
-        self.unembed = nn.Linear(config.width, config.outputs or config.vocab_size, bias=False)
+        self.embed_token = nn.Embedding(vocabulary, width)
+        self.embed_position = nn.Embedding(columns, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.unembed = nn.Linear(width, outputs or vocabulary, bias=False)
+        # As in GPT-2, which also scales some down; PyTorch's own larger ones end 10 points lower.
         for weight in (w for w in self.parameters() if w.dim() == 2):
-            nn.init.normal_(weight, std=0.02)  # as in GPT-2, which also scales some of them down
+            nn.init.normal_(weight, std=0.02)
 
-    def read(self, tokens: Tensor, cache: list | None = None, seen=0) -> tuple[Tensor, list]:
-        """Reads tokens (B, L), which stand in the columns from `seen` on.
+    def forward(self, tokens: Tensor, cache: list[Tensor] | None = None) -> tuple[Tensor, list]:
+        """Reads tokens (B, L), which stand in the columns after those of the cache.
 
-        cache: for each block the keys and values of the columns before, with room for those of the
-        tokens, which are written into it. Returns the hidden vectors (B, L, D), which the
-        unembedding multiplies, and for each block the keys and values so far, (B, C, 2d).
+        cache: for each block the keys and values of the columns before, (B, C - L, 2d); None if
+        there are none. Returns the hidden vectors (B, L, D), which the unembedding multiplies, and
+        the cache with the columns of the tokens, (B, C, 2d) for each block.
         """
-        L = tokens.size(1)
-        columns = torch.arange(seen, seen + L, device=tokens.device)
-        # Token l stands in column seen + l, and looks at that column and those before it.
-        mask = torch.full((L, seen + L), -torch.inf, device=tokens.device).triu(seen + 1)
-        x = self.embed_token(tokens) + self.embed_position(columns)
+        B, L = tokens.size()
+        cache = cache or [block.qkv.weight.new_zeros(B, 0, 2 * block.d) for block in self.blocks]
+        C = cache[0].size(1) + L
+        mask = torch.full((L, C), -torch.inf, device=tokens.device).triu(C - L + 1)
+        x = self.embed_token(tokens) + self.embed_position.weight[C - L : C]
         read = []
-        for i, block in enumerate(self.blocks):
-            x, kv = block(x, mask, cache[i] if cache else None)
+        for block, past in zip(self.blocks, cache):
+            x, kv = block(x, past, mask)
             read.append(kv)
         return self.norm(x), read
 
-    def read_prompts(self, prompts: Tensor, G: int, T: int) -> tuple[Tensor, list]:
-        """Reads each of prompts (P, Lp) once for its G responses; B = P*G rows.
 
-        Returns the hidden vectors after the prompts (B, 1, D), and a cache with room for T tokens.
-        """
-        h, read = self.read(prompts)
-        cache = [nn.functional.pad(kv, (0, 0, 0, T)).repeat_interleave(G, dim=0) for kv in read]
-        return h[:, -1:].repeat_interleave(G, dim=0), cache
+def read_prompts(model: GPT, prompts: Tensor, G: int) -> tuple[Tensor, list]:
+    """Reads each of prompts (P, Lp) but its last token, once for its G responses.
 
-    def hidden(self, tokens: Tensor) -> Tensor:
-        """tokens (B, L) -> what the unembedding multiplies, after the final norm (B, L, D)."""
-        return self.read(tokens)[0]
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.unembed(self.hidden(tokens))
+    Returns the last tokens (B, 1), which are to be read next, and the cache for B = P*G rows.
+    """
+    _, cache = model(prompts[:, :-1])
+    return prompts[:, -1:].repeat_interleave(G, 0), [kv.repeat_interleave(G, 0) for kv in cache]
 
 
 @torch.no_grad()
 def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature, rng) -> tuple:
-    """Samples G responses to each of prompts (P, Lp), B = P*G rows, up to EOS or T tokens each.
+    """Samples G responses to each of prompts (P, Lp), up to EOS or T tokens each.
 
     Temperature 0 is greedy; rng is a torch.Generator or None. Returns tokens (P, G, T); mask
     (P, G, T), True on sampled tokens; and what sampling has computed already: probs (P, G, T, V),
     those that were sampled from (greedy: of temperature 1), and hidden (P, G, T, D). T shrinks to
-    the longest response; what is outside the mask has no meaning.
+    the longest response. What is outside the mask has no meaning: a response that has ended goes on
+    beside the others.
     """
-    h, cache = model.read_prompts(prompts, G, T)
-    rows = torch.arange(len(h), device=h.device)  # still in the batch; some may have ended
-    tokens = prompts.new_zeros(len(h), T)
-    mask = torch.zeros_like(tokens, dtype=torch.bool)
-    mask[:, 0] = True
-    probs = h.new_zeros(len(h), T, model.config.vocab_size)
-    hidden = h.new_zeros(len(h), T, model.config.width)
-    for t in range(T):
-        p = (model.unembed(h[:, 0]) / (temperature or 1.0)).softmax(-1)  # (rows, V)
+    token, cache = read_prompts(model, prompts, G)
+    going = torch.ones(len(token), dtype=torch.bool, device=token.device)
+    columns = []
+    for _ in range(T):
+        h, cache = model(token, cache)  # (B, 1, D)
+        p = (model.unembed(h[:, 0]) / (temperature or 1.0)).softmax(-1)  # (B, V)
         token = torch.multinomial(p, 1, generator=rng) if temperature else p.argmax(1, keepdim=True)
-        tokens[rows, t] = token[:, 0]
-        probs[rows, t] = p
-        hidden[rows, t] = h[:, 0]
-        going = mask[rows, t] & (token[:, 0] != eos)
-        if t + 1 == T or not going.any():
+        columns.append((token[:, 0], going, p, h[:, 0]))
+        going = going & (token[:, 0] != eos)
+        if not going.any():
             break
-        mask[rows, t + 1] = going
-        if going.float().mean() < 0.9:  # leaving copies the cache, so only when enough have ended
-            rows = rows[going]
-            token = token[going]
-            cache = [kv[going] for kv in cache]
-        h, _ = model.read(token, cache, prompts.size(1) + t)
-    # (B, T, ...) -> (P, G, t + 1, ...)
-    return tuple(x[:, : t + 1].unflatten(0, (-1, G)) for x in (tokens, mask, probs, hidden))
+    # T times (B, ...) -> (P, G, T, ...)
+    return tuple(torch.stack(x, dim=1).unflatten(0, (-1, G)) for x in zip(*columns))
+
+
+def read_responses(model: GPT, prompts: Tensor, tokens: Tensor) -> Tensor:
+    """Hidden vectors after each prompt and after each token of its G responses, with gradient.
+
+    prompts (P, Lp), tokens (P, G, T) -> (P, G, 1 + T, D). What generate reads token by token is
+    read in one go here. The plain form, prompt and response in one row, gives the same:
+
+        rows = torch.cat([prompts.repeat_interleave(G, 0), tokens.flatten(0, 1)], dim=1)
+        hidden = model(rows)[0][:, Lp - 1 :].unflatten(0, (P, G))
+    """
+    P, G, T = tokens.size()
+    last, cache = read_prompts(model, prompts, G)
+    h, _ = model(torch.cat([last, tokens.flatten(0, 1)], dim=1), cache)  # (B, 1 + T, D)
+    return h.unflatten(0, (P, G))

@@ -14,27 +14,74 @@ the answer can be read off the steps, and a response can be checked in three way
     steps_correct    yes             yes             no              no   the steps are correct
     coherent         yes             no              yes             no   the steps give the answer
 
-The checks compare strings and compute nothing, so any text that a model may write can be judged.
+The checks compare strings, so any text that a model may write can be judged.
 
-Prompts and steps have their columns. Of "add" and "mul" each number of a prompt is right-aligned in
-a field of fixed width; all prompts of a task are equally long; all steps have two digits; a space
-stands for an answer's leading zero. So step k stands in the same column in every response, and the
-digits that it needs do too: the model can learn where to look. A space is an ordinary token, which
-the model reads and writes like others.
+Prompts and steps have their columns. In "add" and "mul" every number is right-aligned in a field of
+fixed width; all prompts of a task are equally long; all steps have two digits; a space stands for
+an answer's leading zero. So step k stands in the same column in every response, and the digits that
+it needs do too: the model can learn where to look. A space is an ordinary token, which the model
+reads and writes like others.
 """
 
-import math
 import zlib
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 MARKER = "#"  # stands between the steps and the answer
 # If both were one token, a mask that hides padding would also hide the end of a response.
-PAD = "<pad>"
-EOS = "<eos>"
+PAD = "_"
+EOS = "$"
+
+
+# A task is a function of a level and of draw(low, high), which gives a number n, low <= n < high.
+# It returns a problem's prompt, steps and answer.
+def add(level: int, draw: Callable) -> tuple[str, list[int], str]:
+    """School addition of two numbers with `level` digits: 347+285= is worked as 12,13,06."""
+    a = draw(10 ** (level - 1), 10**level)
+    b = draw(10 ** (level - 1), 10**level)
+    digits = zip(reversed(str(a)), reversed(str(b)))
+    steps = carried(int(x) + int(y) for x, y in digits)
+    return f"{a:5}+{b:5}=", steps, f"{a + b:{level + 1}}"
+
+
+def mul(level: int, draw: Callable) -> tuple[str, list[int], str]:
+    """School multiplication of `level` digits by one digit: 347*8= is worked as 56,37,27."""
+    a = draw(10 ** (level - 1), 10**level)
+    b = draw(2, 10)  # by 0 and 1 there is nothing to do
+    steps = carried(int(x) * b for x in reversed(str(a)))
+    return f"{a:5}*{b}=", steps, f"{a * b:{level + 1}}"
+
+
+def running_totals(level: int, draw: Callable) -> tuple[str, list[int], str]:
+    """The sum of `level` terms of one digit: 7+8+5= is worked as 15,20."""
+    terms = [draw(0, 10) for _ in range(level)]
+    steps = [sum(terms[:k]) for k in range(2, level + 1)]
+    prompt = "+".join(str(term) for term in terms) + "="
+    return f"{prompt:16}", steps, f"{sum(terms):2}"
+
+
+def carried(columns) -> list[int]:
+    """Adds to each column the carry from the column before: 12, 12, 5 become 12, 13, 6."""
+    steps = [0]
+    for column in columns:
+        steps.append(column + steps[-1] // 10)
+    return steps[1:]
+
+
+def from_columns(steps: list[str]) -> str:
+    """The answer that columns give: the last one, then the second digits of those before it.
+
+    12,13,06 gives " 632". A space stands for a leading zero.
+    """
+    written = "".join(step[1] for step in reversed(steps[:-1]))
+    return f"{int(steps[-1] + written):{2 + len(written)}}"
+
+
+def from_totals(steps: list[str]) -> str:
+    """The answer that running totals give: the last one. 15,20 gives "20"."""
+    return f"{int(steps[-1]):2}"
 
 
 class Problem(NamedTuple):
@@ -45,51 +92,28 @@ class Problem(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A family of problems: prompts like "347+285=", with more or longer numbers as levels rise."""
+    """A family of problems with more or longer numbers as levels rise, and the verifier."""
 
-    sign: str
+    work: Callable  # one of the three functions above
+    answer_from: Callable  # steps, as a list of texts -> the answer that they give
     levels: range
-    ranges: Callable[[int], list[range]]  # level -> what each number of the prompt is drawn from
-    total: Callable[[Iterable[int]], int]  # of the numbers: their sum or their product
-    columns: bool  # the steps are columns with a carry; else running totals
 
-    def steps(self, numbers: list[int]) -> list[int]:
-        """347+285= is worked as 12,13,06 and 347*8= as 56,37,27. Step k adds (or multiplies) the
-        last k digits of each number and drops the k - 1 digits that are written already: 47 * 8 =
-        376 gives 37. With running totals 7+8+5= is worked as 15,20.
+    def problem(self, rng, level: int) -> Problem:
+        """A random problem of that level; rng: numpy.random.Generator.
+
+        No number has a leading zero, except in "sum", whose terms may be 0.
         """
-        if not self.columns:
-            return [self.total(numbers[:k]) for k in range(2, len(numbers) + 1)]
-        places = range(len(str(max(numbers))))
-        return [self.total(n % 10 ** (k + 1) for n in numbers) // 10**k for k in places]
-
-    def conclude(self, steps: list[str]) -> str:
-        """The answer that these steps give; spaces stand for leading zeros.
-
-        Columns 12,13,06 give " 632": the last step, then the second digits of those before it.
-        Running totals 15,20 give the last one, "20".
-        """
-        written = "".join(step[1] for step in reversed(steps[:-1])) if self.columns else ""
-        return f"{int(steps[-1] + written):{2 + len(written)}}"
-
-    def write(self, numbers: list[int], level: int) -> Problem:
-        """The problem with these numbers; its prompt is as long as that of any other."""
-        widths = [len(str(r[-1])) for r in self.ranges(self.levels[-1])]
-        fields = [str(n).rjust(width) for n, width in zip(numbers, widths)]
-        prompt = self.sign.join(fields) + "="
-        steps = [f"{step:02}" for step in self.steps(numbers)]
-        answer = self.conclude(steps)
-        solution = ",".join(steps) + MARKER + answer
-        return Problem(prompt.ljust(sum(widths) + len(widths)), solution, answer, level)
-
-    def problem(self, rng: np.random.Generator, level: int) -> Problem:
-        """A random problem of that level. No number has a leading zero."""
-        return self.write([int(rng.integers(r[0], r[-1] + 1)) for r in self.ranges(level)], level)
+        prompt, steps, answer = self.work(level, rng.integers)
+        solution = ",".join(f"{step:02}" for step in steps) + MARKER + answer
+        return Problem(prompt, solution, answer, level)
 
     @property
     def longest(self) -> Problem:
-        """No problem of this task has a longer prompt, solution or answer: all digits are 9."""
-        return self.write([r[-1] for r in self.ranges(self.levels[-1])], self.levels[-1])
+        """No problem of this task has a longer prompt, solution or answer.
+
+        Within a level all problems are equally long.
+        """
+        return self.problem(np.random.default_rng(0), self.levels[-1])
 
     def reward(self, problem: Problem, response: str) -> float:
         """1.0 if there is exactly one marker, and after it the answer and no more; else 0.0."""
@@ -108,7 +132,13 @@ class Task(NamedTuple):
         reasoning, *answers = response.split(MARKER)
         steps = reasoning.split(",")
         written = all(len(step) == 2 and step.isascii() and step.isdigit() for step in steps)
-        return written and answers == [self.conclude(steps)]
+        return written and answers == [self.answer_from(steps)]
+
+
+ADD = Task(add, from_columns, range(2, 6))  # the default
+MUL = Task(mul, from_columns, range(2, 6))  # the wall: most groups are all-fail
+SUM = Task(running_totals, from_totals, range(3, 9))  # the shortcut: steps are not needed
+TASKS: dict[str, Task] = {"add": ADD, "mul": MUL, "sum": SUM}
 
 
 def held_out(prompt: str) -> bool:
@@ -119,28 +149,14 @@ def held_out(prompt: str) -> bool:
     return zlib.crc32(prompt.replace(" ", "").encode()) % 10 == 0
 
 
-def of_digits(n: int) -> range:
-    return range(10 ** (n - 1), 10**n)
-
-
-# Level n: of "add", both addends have n digits; of "mul", the first factor has n, the second is 2
-# to 9 (by 0 and 1 there is nothing to do); of "sum", there are n terms of one digit.
-ADD = Task("+", range(2, 6), lambda n: [of_digits(n), of_digits(n)], sum, columns=True)
-MUL = Task("*", range(2, 6), lambda n: [of_digits(n), range(2, 10)], math.prod, columns=True)
-SUM = Task("+", range(3, 9), lambda n: [range(10)] * n, sum, columns=False)
-TASKS: dict[str, Task] = {"add": ADD, "mul": MUL, "sum": SUM}
-
-
 def build_tokenizer() -> Tokenizer:
-    """One character, one token; "<eos>" and "<pad>" are two more. A batch is padded on the right.
+    """One character, one token; PAD and EOS are two of them. A batch is padded on the right.
 
-    decode() hides these two unless skip_special_tokens=False. Encoding a character that no task
-    uses raises an exception.
+    Encoding a character that no task uses raises an exception.
     """
-    tokens = [PAD, EOS, *"0123456789+*=, ", MARKER]
-    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}))
-    tokenizer.add_special_tokens([PAD, EOS])
-    tokenizer.enable_padding(pad_id=tokens.index(PAD), pad_token=PAD)
+    vocabulary = {token: i for i, token in enumerate(PAD + EOS + MARKER + "0123456789+*=, ")}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary))
+    tokenizer.enable_padding(pad_id=vocabulary[PAD], pad_token=PAD)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return tokenizer

@@ -8,6 +8,7 @@ says what would go wrong without the lines that it looks at.
 
 import dataclasses
 import math
+import re
 import zlib
 from copy import deepcopy
 from statistics import fmean as mean
@@ -23,8 +24,8 @@ import tasks
 import train
 from advantages import LOSS, VARIANTS
 from grpo import Rollout, policy_loss, response_logprobs, sample_rollout, update
-from model import GPT, GPTConfig
-from tasks import ADD, SUM, TASKS, Task, held_out
+from model import GPT
+from tasks import ADD, SUM, TASKS, Problem, Task, from_columns, held_out
 
 torch.set_num_threads(1)  # the tensors are tiny: more threads would only wait for each other
 SEED = 0  # of all that is random here; any other number passes as well
@@ -266,7 +267,7 @@ def test_policy_loss_equals_its_formula(aggregate, clip):
     loss = policy_loss(*inputs, aggregate=aggregate, max_length=24).item()
     assert loss == pytest.approx(loss_by_loops(*inputs, aggregate=aggregate, max_length=24))
     for name in ("Token", "mean", "constant"):  # the last one without max_length
-        with pytest.raises(ValueError, match=f"token, response, or constant .* not '{name}'"):
+        with pytest.raises(ValueError, match=f"token, response, constant .* not '{name}'"):
             policy_loss(*inputs, aggregate=name)
 
 
@@ -317,7 +318,7 @@ def test_the_loss_at_the_first_update():
 def tiny_gpt(seed=0, **options) -> GPT:
     """All weights far from where training starts, so that no part is idle."""
     torch.manual_seed(SEED + seed)
-    model = GPT(GPTConfig(V, 60, layers=2, width=16, **options))
+    model = GPT(V, 60, layers=2, width=16, **options)
     for weight in model.parameters():
         weight.data += 0.25 * torch.randn_like(weight)
     return model
@@ -329,7 +330,13 @@ def sample(model, levels=(2, 5, 4, 3), G=4, seed=0, **options) -> Rollout:  # of
     return sample_rollout(model, TOKENIZER, ADD, problems, G, generator=rng, **options)
 
 
-def ids(text):  # the tokens of a text that a test writes down
+def problem(task: Task, numbers, level: int) -> Problem:
+    """The problem with these numbers."""
+    drawn = iter(numbers)
+    return task.problem(SimpleNamespace(integers=lambda low, high: next(drawn)), level)
+
+
+def ids(text: str) -> list[int]:
     return TOKENIZER.encode(text).ids
 
 
@@ -337,15 +344,11 @@ def scripted(problems, responses, T=None) -> Rollout:
     """A rollout whose drawn tokens are given, as texts: a list for each problem.
 
     Random weights would never write them: they replace what multinomial draws, and nothing else.
+    What is drawn after the end of a response is another end.
     """
-    going = [ids(text) for group in responses for text in group]
-
-    def draw(p, count, generator):
-        if len(p) < len(going):  # those that ended have left
-            going[:] = [row for row in going if row]
-        return torch.tensor([row.pop(0) if row else 0 for row in going]).view(len(p), count)
-
+    rows = [iter(ids(text) + ids("$") * 99) for group in responses for text in group]
     with pytest.MonkeyPatch.context() as patch:
+        draw = lambda *given, generator: torch.tensor([[next(row)] for row in rows])  # noqa: E731
         patch.setattr(torch, "multinomial", draw)
         options = {"group_size": len(responses[0]), "max_new_tokens": T}
         return sample_rollout(tiny_gpt(), TOKENIZER, SUM, problems, **options)
@@ -356,7 +359,7 @@ def read_alone(model, rollout):
     for g, i in np.ndindex(*rollout.rewards.shape):
         tokens = rollout.tokens[g, i, rollout.mask[g, i]].tolist()
         row = torch.tensor([ids(rollout.problems[g].prompt) + tokens])
-        hidden = model.hidden(row)[0, -len(tokens) - 1 :]
+        hidden = model(row)[0][0, -len(tokens) - 1 :]
         yield g, i, tokens, hidden, model.unembed(hidden)
 
 
@@ -382,8 +385,13 @@ def test_logprobs_equal_the_plain_form():
     rollout.tokens[~rollout.mask] = V - 1  # any padding
     # Prompt and response in one row, one forward pass; the logits at t - 1 score token t.
     rows = [rollout.prompts.repeat_interleave(4, dim=0), rollout.tokens.flatten(0, 1)]
-    logits = model(torch.cat(rows, dim=1))[:, rollout.prompts.size(1) - 1 : -1]
-    plain = (logits / 0.6).log_softmax(-1).gather(-1, rows[1][..., None]).view(rollout.mask.size())
+    h = model(torch.cat(rows, dim=1))[0][:, rollout.prompts.size(1) - 1 : -1]
+    plain = (
+        (model.unembed(h) / 0.6)
+        .log_softmax(-1)
+        .gather(-1, rows[1][..., None])
+        .view(rollout.mask.size())
+    )
     plain = plain.masked_fill(~rollout.mask, 0.0)
     ours = response_logprobs(model, rollout)
     close(ours, plain)
@@ -401,19 +409,19 @@ def test_tokens_are_drawn_from_the_recorded_distribution():
 
 
 def test_mask_and_rewards_of_given_responses():
-    """A mask by token value, or without the end token: ending is never learned, <pad> ends."""
-    problems = [SUM.write([7, 8], 2), SUM.write([1, 2, 9], 3)]
-    responses = [["15#15<eos>", "15#15,,,,,", "15#<pad>15<eos>", "<eos>", "#15,<pad>,,,,,"]]
-    responses += [["3,6#12<eos>", "<pad><pad><eos>", "3,6#12,,,,", "15#15<eos>", "#12<eos>"]]
+    """A mask by token value, or without the end token: ending is never learned, _ ends."""
+    problems = [problem(SUM, [7, 8], 2), problem(SUM, [1, 2, 9], 3)]
+    responses = [["15#15$", "15#15,,,,,", "15#_15$", "$", "#15,_,,,,,"]]
+    responses += [["3,6#12$", "__$", "3,6#12,,,,", "15#15$", "#12$"]]
     rollout = scripted(problems, responses, T=10)
     assert rollout.rewards.tolist() == [[1, 0, 0, 0, 0], [1, 0, 0, 0, 1]]
     for g, i, tokens, _, _ in read_alone(tiny_gpt(), rollout):
         assert tokens == ids(responses[g][i])
         assert rollout.mask[g, i, : len(tokens)].all()
-        assert rollout.texts[g][i] == responses[g][i].removesuffix("<eos>")
+        assert rollout.texts[g][i] == responses[g][i].removesuffix("$")
     assert (rollout.logprobs[~rollout.mask] == 0).all()
-    assert scripted(problems[:1], [["15#15", "#15<eos>"]], T=5).rewards.tolist() == [[0, 1]]
-    assert scripted(problems, [["1<eos>"], ["<eos>"]]).mask.size(2) == 2  # T: of the longest
+    assert scripted(problems[:1], [["15#15", "#15$"]], T=5).rewards.tolist() == [[0, 1]]
+    assert scripted(problems, [["1$"], ["$"]]).mask.size(2) == 2  # T: of the longest
 
 
 # ---- (7) Updates
@@ -427,6 +435,7 @@ def stale_rollout():
     reference = tiny_gpt().double().requires_grad_(False)
     for weight in reference.parameters():
         weight += 0.03 * torch.randn_like(weight)
+    rollout.reference_logprobs = response_logprobs(reference, rollout)
     rollout.logprobs += 0.8 * torch.rand(rollout.mask.size()) - 0.3  # lopsided: k3 has a sign
     return model, reference, rollout
 
@@ -442,34 +451,33 @@ def test_update_equals_its_steps_by_hand(name, minibatches, kl, scale, aggregate
     A = scale * VARIANTS[name](rollout)
     teaches = (A != 0).any(2).any(1) | (kl > 0)
     by_hand = tiny_gpt().double()
-    rows = []  # here every group of a mini-batch is read
-    for groups in torch.arange(4).tensor_split(min(minibatches, 4)):
-        if not teaches[groups].any():
+    mask = rollout.mask
+    old = rollout.logprobs
+    rows = []
+    for groups in teaches.nonzero()[:, 0].tensor_split(minibatches):
+        if not len(groups):
             continue
-        mask = rollout.mask[groups]
-        old = rollout.logprobs[groups]
-        logprobs = response_logprobs(by_hand, rollout, groups)
-        loss = policy_loss(logprobs, old, A[groups], mask, 0.1, 0.3, aggregate, 24)
-        d = response_logprobs(reference, rollout, groups) - logprobs  # of KL(pi_theta || pi_ref)
-        loss = loss + kl * (d.exp() - d - 1)[mask].mean()
+        part = torch.zeros(4, 1, 1).index_fill(0, groups, 1.0)  # here every group is read
+        logprobs = response_logprobs(by_hand, rollout)
+        loss = policy_loss(logprobs, old, A * part, mask, 0.1, 0.3, aggregate, 24)
+        d = response_logprobs(reference, rollout) - logprobs  # of KL(pi_theta || pi_ref)
+        loss = loss + kl * ((d.exp() - d - 1) * part)[mask].mean()  # kl: with "token" alone
         loss.backward()
         norm = math.sqrt(sum(weight.grad.square().sum().item() for weight in by_hand.parameters()))
         for weight in by_hand.parameters():
             weight.data -= 0.01 * weight.grad * min(1.0, 1.0 / norm)
             weight.grad = None
         d = (logprobs.detach() - old).masked_fill(~mask, 0.0)  # of KL(pi_old || pi_theta)
-        a = A[groups]
-        stopped = (a > 0) & (d > math.log(1.3)) | (a < 0) & (d < math.log(0.9))
-        moved = (d.exp() - d - 1)[teaches[groups]]
-        rows.append([loss.item() * mask.sum(), stopped.sum(), moved.sum(), norm])
-    tokens = rollout.mask.sum()
-    counts = (tokens, tokens, rollout.mask[teaches].sum(), len(rows))
-    expected = [float(sum(column) / n) for column, n in zip(zip(*rows), counts)]
+        stopped = (A > 0) & (d > math.log(1.3)) | (A < 0) & (d < math.log(0.9))
+        weights = mask / mask.sum(-1, keepdim=True) if aggregate == "response" else mask
+        moved = (d.exp() - d - 1) * part * weights / (weights[teaches]).sum()
+        rows.append([loss, (stopped * part * weights).sum() / weights.sum(), moved.sum(), norm])
+    expected = [float(sum(column)) for column in zip(*rows)]
+    expected[3] /= len(rows)
     rollout.tokens[~teaches] = 10**6  # an error if a group without an advantage is read
+    rollout.max_length = 24
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    options = {"kl": kl, "reference": reference, "clip_low": 0.1, "clip_high": 0.3}
-    options |= {"aggregate": aggregate, "max_length": 24}
-    metrics = update(model, optimizer, rollout, A, minibatches, **options)
+    metrics = update(model, optimizer, rollout, A, minibatches, kl, (0.1, 0.3), aggregate)
     names = ("loss", "clip_fraction", "approx_kl", "grad_norm")
     assert metrics == pytest.approx(dict(zip(names, expected)), rel=1e-5, abs=1e-7)
     close([*model.parameters()], [*by_hand.parameters()], 1e-7)
@@ -488,31 +496,30 @@ def test_without_advantages_nothing_is_learned():
 
 def test_answer_likelihood_equals_one_token_at_a_time():
     """Reasoning that ends elsewhere, or no end token, is the likelihood of something else."""
-    problems = [SUM.write([3, 4], 2), SUM.write([9] * 8, 8)]
-    responses = [["9,8#8<eos>", "9,8<eos>", "1#2#3<eos>", "#1<eos>", "<eos>", "1<pad>2#4<eos>"]]
-    responses += [["5,5#5#5<eos>", "#<eos>", "##<eos>", "<pad><eos>", "########", ",,,,,,,,"]]
+    problems = [problem(SUM, [3, 4], 2), problem(SUM, [9] * 8, 8)]
+    responses = [["9,8#8$", "9,8$", "1#2#3$", "#1$", "$", "1_2#4$"]]
+    responses += [["5,5#5#5$", "#$", "##$", "_$", "########", ",,,,,,,,"]]
     rollout = dataclasses.replace(scripted(problems, responses, T=8), temperature=0.5)
-    L = grpo.answer_likelihood(tiny_gpt(), rollout)
+    model = tiny_gpt()
+    L = grpo.answer_likelihood(model, rollout)
     for g, i in np.ndindex(2, 6):
-        row = ids(problems[g].prompt + responses[g][i].removesuffix("<eos>").split("#")[0])
+        row = ids(problems[g].prompt + responses[g][i].removesuffix("$").split("#")[0])
         expected = 1.0
-        for token in ids("#" + problems[g].answer + "<eos>"):
-            expected *= tiny_gpt()(torch.tensor([row]))[0, -1].softmax(-1)[token].item()
+        for token in ids("#" + problems[g].answer + "$"):
+            h = model(torch.tensor([row]))[0][0, -1]
+            expected *= model.unembed(h).softmax(-1)[token].item()
             row.append(token)
         assert L[g, i].item() == pytest.approx(expected, rel=1e-3)
 
 
-def test_token_bias_and_likelihood_change():
-    """A bias read before its token cannot depend on it; only mixed groups show the displacement."""
-    _, reference, rollout = stale_rollout()
+def test_token_bias_is_read_after_its_token():
+    """A bias that is read before its token cannot depend on it: it would only be a baseline."""
+    _, _, rollout = stale_rollout()
     critic = tiny_gpt(outputs=1).double()
     bias = grpo.token_bias(critic, rollout)
+    assert (bias[~rollout.mask] == 0).all()
     for g, i, tokens, _, outputs in read_alone(critic, rollout):
         close(bias[g, i, : len(tokens)], outputs[1:, 0])
-    rollout.rewards[0] = 1.0
-    moved = (response_logprobs(reference, rollout) - rollout.logprobs).sum(-1)
-    expected = (moved[1, 2] + moved[3, 1:].sum()).item() / 4
-    assert grpo.likelihood_change(reference, rollout) == pytest.approx(expected, abs=1e-3)
 
 
 # ---- (8) The tasks, and the loop over steps
@@ -537,14 +544,16 @@ def by_school(name, numbers) -> list[str]:
 def test_every_problem(name, numbers, written, monkeypatch):
     """Incorrect arithmetic, a prompt of another width, a lost token, a problem on both sides."""
     task = TASKS[name]
-    assert task.write(numbers, 3) == written
+    assert problem(task, numbers, 3) == written
     for held in (True, False):
-        monkeypatch.setattr(train, "EVAL_SIZE" if held else "TRAIN_SIZE", 60)
+        monkeypatch.setattr(train, "DRAWS", 400 if held else 30)
         problems = train.make_problems(task, held)
-        assert len({p.prompt for p in problems}) == 60  # none twice, and no level is short
+        assert len({p.prompt for p in problems}) == len(problems) > 80  # none twice
+        assert {p.level for p in problems} == {*task.levels}
         for p in problems:
-            numbers = [int(number) for number in p.prompt.strip()[:-1].split(task.sign)]
-            assert all(n in r for n, r in zip(numbers, task.ranges(p.level), strict=True))
+            numbers = [int(number) for number in re.findall("[0-9]+", p.prompt)]
+            sizes = {"add": [p.level] * 2, "mul": [p.level, 1], "sum": [1] * p.level}[name]
+            assert [len(str(number)) for number in numbers] == sizes
             assert int(p.answer) == (math.prod if name == "mul" else sum)(numbers)
             assert p.solution == ",".join(by_school(name, numbers)) + "#" + p.answer
             checks = (task.reward, task.coherent, task.steps_correct)
@@ -558,14 +567,14 @@ def test_every_problem(name, numbers, written, monkeypatch):
     monkeypatch.setattr(train, "encode", lambda *args: seen.extend(args[1]) or grpo.encode(*args))
     train.warm_up(tiny_gpt(), task, 1.0, 1.0, SEED, [2e-3])
     assert not any(held_out(text.split("=")[0] + "=") for text in seen)
-    assert len({*ids("<pad><eos>0123456789+*=, #")}) == V  # padding and end are two tokens
+    assert len({*ids("_$0123456789+*=, #")}) == V  # padding and end are two tokens
 
 
 def test_the_three_checks_compare_strings():
     """int() takes "+20" and " 20" and raises on others; coherence must not ask for the truth."""
-    p = SUM.write([7, 8, 5], 3)
+    p = problem(SUM, [7, 8, 5], 3)
     hostile = "|#|20|15,20|##20|#20#20|#20#|20#|#200|#٢٠|#２０|#020|#20 |# 20|#20\n|#20x|#20,"
-    hostile += "|#+20|#20.0|#2_0|#-20|#²⁰|#20\x00|#20<eos>|#20<pad>|15,20＃20|\ud800#20#|#2|²0#²0"
+    hostile += "|#+20|#20.0|#2_0|#-20|#²⁰|#20\x00|#20$|#20_|15,20＃20|\ud800#20#|#2|²0#²0"
     for y in [*hostile.split("|"), "#" * 10**4]:
         assert not (SUM.reward(p, y) or SUM.coherent(p, y) or SUM.steps_correct(p, y))
     assert [SUM.reward(p, y) for y in ("#20", "15,20#20", "99#20", "\ud800٣#20")] == [1.0] * 4
@@ -573,7 +582,7 @@ def test_the_three_checks_compare_strings():
     assert not any(SUM.coherent(p, y) for y in ("15,20#21", "15,#", "20,#20", "20,15#20", "7#7"))
     assert all(SUM.steps_correct(p, y) for y in ("15,20#20", "15,20#", "15,20#21#"))
     assert not any(SUM.steps_correct(p, y) for y in ("15,20", "15,2#20", "5,20#20", "15,20 #20"))
-    p = ADD.write([347, 285], 3)
+    p = problem(ADD, [347, 285], 3)
     texts = ["12,13,06# 632", "12,14,06# 642", "12,13,06# 642", "12,14,06# 632", "12,13,06#0632"]
     texts += ["12,13,06#632", "12,3,06# 632", "12,13,6# 632", "12, 3,06# 632", "12,13,06"]
     assert [ADD.coherent(p, y) for y in texts] == [True, True] + [False] * 8
@@ -585,12 +594,14 @@ def test_the_three_checks_compare_strings():
 @pytest.mark.parametrize("sign", [+1, -1])
 def test_the_policy_learns(sign):
     """Sampling, advantages or update do not fit together, although each does what it says."""
-    copy_a_digit = Task("+", range(1, 2), lambda level: [range(10)], sum, columns=True)  # 7=07# 7
-    problems = [copy_a_digit.write([n], 1) for n in range(10)]
+    work = lambda level, draw: (f"{(n := draw(0, 10))}=", [n], f"{n:2}")  # noqa: E731 7=07# 7
+    copy_a_digit = Task(work, from_columns, range(1, 2))
+    problems = [problem(copy_a_digit, [n], 1) for n in range(10)]
     torch.manual_seed(SEED)
-    model = GPT(GPTConfig(V, 12, layers=1, width=32))
+    model = GPT(V, 12, layers=1, width=32)
     train.warm_up(model, copy_a_digit, 1.0, 1.0, SEED, [2e-3] * 60)  # or no reward would be found
-    assert model(torch.tensor([ids("7")])).softmax(-1)[0, 0, ids("=")] < 0.2  # no prompt is learned
+    first = model.unembed(model(torch.tensor([ids("7")]))[0])
+    assert first.softmax(-1)[0, 0, ids("=")] < 0.2  # no prompt is learned
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
     rewards = []
     for _ in range(41):

@@ -3,16 +3,16 @@
     base model -> each step: problems -> rollout -> advantages -> update -> metrics -> report
 
 The loop comes first; the numbers beside its lines are those of the README's algorithm. What stands
-around it follows: what three variants need, problems, the base model, measuring, files, the report,
-the command line.
+around it follows: problems, the base model, measuring, files, the report, the command line. A step
+is a training step: a rollout and the update that learns from it.
 """
 
 import csv
 import json
 import sys
 import time
-from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
-from itertools import islice
+import zlib
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +20,13 @@ import torch
 from tqdm import tqdm
 
 from advantages import LOSS, VARIANTS, critic_loss, grpo, solved
-from grpo import Rollout, answer_likelihood, descend, encode, likelihood_change
+from grpo import Rollout, answer_likelihood, descend, encode, judge, response_logprobs
 from grpo import sample_rollout, token_bias, update
-from model import GPT, GPTConfig
+from model import GPT
 from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
 
 TOKENIZER = build_tokenizer()
-TRAIN_SIZE = 4480  # problems; the same in every run
-EVAL_SIZE = 560  # held-out problems
+DRAWS = 1250  # problems of each level, of which some are the same; one in ten is held out
 # The share of correct samples at which the warm-up ends, so low that most is left to learn from
 # rewards; and how much more often it shows a level than the one below.
 WARM_UP = {"add": (0.13, 1.5), "mul": (0.1, 1.0), "sum": (0.4, 0.8)}
@@ -36,77 +35,56 @@ WARM_UP = {"add": (0.13, 1.5), "mul": (0.1, 1.0), "sum": (0.4, 0.8)}
 def train(args, model: GPT, evaluate_every: int = 25, rise: int = 10):
     """The loop over steps. Yields after each: rollout, advantages (P, G, T), metrics.
 
-    Each epoch has a new order; its last batch may be smaller. The learning rate is args.lr times
-    the smaller of two lines: one rises to 1 in `rise` steps, one falls from 1 to 0 over the run.
+    The learning rate is args.lr times the smaller of two lines: one rises to 1 in `rise` steps, one
+    falls from 1 to 0 over the run.
     """
     task = TASKS[args.task]
     problems = make_problems(task, held=False)
-    eval_problems = make_problems(task, held=True)
+    held = make_problems(task, held=True)
     order = np.random.default_rng(args.seed)
     rng = torch.Generator(args.device).manual_seed(args.seed)
     draw = {"temperature": args.temperature, "generator": rng}
+    clip = (args.clip_low, args.clip_high)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0, fused=True)
-    options = {name: getattr(args, name) for name in UPDATE_FLAGS}
-    options["max_length"] = len(task.longest.solution) + 1
-    options["reference"] = base_model(args) if args.kl else None
-    critic = new_critic(args) if args.variant == "critic" else None
-    epoch = []
+    reference = base_model(args).requires_grad_(False) if args.kl else None
+    critic = new_model(args, outputs=1)  # only the variant `critic` uses it
+    critic_optimizer = torch.optim.AdamW(critic.parameters(), args.lr, weight_decay=0.0)
+    pool = problems
     for step in range(1, args.steps + 1):
         started = time.perf_counter()
-        epoch = epoch or [problems[i] for i in order.permutation(len(problems))]
-        batch = epoch[: args.prompts]  # 1
-        epoch = epoch[args.prompts :]
+        batch = [pool[i] for i in order.integers(len(pool), size=args.prompts)]  # 1
         rollout = sample_rollout(model, TOKENIZER, task, batch, args.group_size, **draw)  # 2, 3
-        problems = prepare(args.variant, rollout, model, critic, problems)  # culling drops some
-        advantages = VARIANTS[args.variant](rollout)  # 4
+        if args.variant == "likelihood":
+            rollout.answer_likelihood = answer_likelihood(model, rollout)
+        if args.variant == "critic":
+            train_critic(critic, critic_optimizer, rollout)
+        if args.variant == "culling":
+            gone = {problem for problem, done in zip(batch, solved(rollout)) if done}
+            pool = [problem for problem in pool if problem not in gone] or problems
+        if args.kl:
+            rollout.reference_logprobs = response_logprobs(reference, rollout)
+        A = VARIANTS[args.variant](rollout)  # 4
         optimizer.param_groups[0]["lr"] = args.lr * min(step / rise, 1 - (step - 1) / args.steps)
-        losses = update(model, optimizer, rollout, advantages, **options)  # 5 to 7
-        row = {"step": step} | rollout_metrics(rollout, advantages, task) | losses  # 8
+        row = {"step": step} | rollout_metrics(rollout, A, task)
+        row |= update(model, optimizer, rollout, A, args.minibatches, args.kl, clip, args.aggregate)
         row["seconds"] = time.perf_counter() - started
         if step % evaluate_every == 0 or step == args.steps:
-            row |= evaluate(model, task, eval_problems, "accuracy", "accuracy_sampled")
-            row["likelihood_change"] = likelihood_change(model, rollout)
-        yield rollout, advantages, row
+            row |= evaluate(model, task, held, "accuracy", "accuracy_sampled")
+        yield rollout, A, row
 
 
-def new_critic(args) -> tuple[GPT, torch.optim.Optimizer]:
-    critic = new_model(args, outputs=1)
-    return critic, torch.optim.AdamW(critic.parameters(), lr=args.lr, weight_decay=0.0)
-
-
-def prepare(variant: str, rollout: Rollout, model: GPT, critic, problems: list) -> list[Problem]:
-    """What three variants need beside their function. Returns the problems of the next epoch.
-
-    likelihood: rollout.answer_likelihood. critic, a network and its optimizer: rollout.token_bias,
-    then one step on the critic's loss. culling: solved problems leave; if none would be left, all
-    stay.
-    """
-    if variant == "likelihood":
-        rollout.answer_likelihood = answer_likelihood(model, rollout)
-    if variant == "critic":
-        network, optimizer = critic
-        bias = token_bias(network, rollout)
-        descend(optimizer, critic_loss(bias, grpo(rollout), rollout.mask))
-        rollout.token_bias = bias.detach()
-    if variant == "culling":
-        gone = {p.prompt for p, done in zip(rollout.problems, solved(rollout)) if done}
-        problems = [p for p in problems if p.prompt not in gone] or problems
-    return problems
+def train_critic(critic: GPT, optimizer, rollout: Rollout) -> None:
+    """Fills rollout.token_bias, then makes one optimiser step of the critic."""
+    bias = token_bias(critic, rollout)
+    descend(optimizer, critic_loss(bias, grpo(rollout), rollout.mask))
+    rollout.token_bias = bias.detach()
 
 
 def make_problems(task: Task, held: bool) -> list[Problem]:
-    """Distinct problems, held-out or for training, the same in every run.
-
-    As many of each level; fewer of a level that does not have so many.
-    """
+    """Distinct problems, held-out or for training: the same in every run, as many draws a level."""
     rng = np.random.default_rng(0)
-    count = (EVAL_SIZE if held else TRAIN_SIZE) // len(task.levels)
-    problems = []
-    for level in task.levels:
-        draws = (task.problem(rng, level) for _ in range(20 * count))
-        fitting = islice((p for p in draws if held_out(p.prompt) == held), 2 * count)
-        problems += list(dict.fromkeys(fitting))[:count]
-    return problems
+    draws = [task.problem(rng, level) for level in task.levels for _ in range(DRAWS)]
+    return [problem for problem in dict.fromkeys(draws) if held_out(problem.prompt) == held]
 
 
 def new_model(args, outputs: int | None = None) -> GPT:
@@ -114,23 +92,25 @@ def new_model(args, outputs: int | None = None) -> GPT:
     # A prompt, a response of full length with EOS and, for `likelihood`, a marker, an answer, EOS.
     columns = sum(len(text) for text in TASKS[args.task].longest[:3]) + 3
     torch.manual_seed(args.base_seed)
-    config = GPTConfig(len(TOKENIZER.get_vocab()), columns, args.layers, args.width, 4, outputs)
-    return GPT(config).to(args.device)
+    return GPT(len(TOKENIZER.get_vocab()), columns, args.layers, args.width, outputs).to(
+        args.device
+    )
 
 
 def base_model(args) -> GPT:
     """The base model of these settings: the one kept in args.out, or a new one, which is kept.
 
-    The file's name says what decides about it. It holds its own name, so that a renamed one is
-    noticed. OSError if it is damaged or of another model, or if it cannot be kept.
+    The file's name says what decides about it, the text of tasks.py and model.py included. It holds
+    its own name, so that a renamed one is noticed. OSError if it is damaged or of another model, or
+    if it cannot be kept.
     """
     model = new_model(args)
-    share, ratio = WARM_UP[args.task]
-    name = f"base-{args.task}-{args.layers}x{args.width}-{share}-{ratio}-seed{args.base_seed}.pt"
-    path = Path(args.out) / name
+    code = [Path(__file__).with_name(name).read_text() for name in ("tasks.py", "model.py")]
+    decides = zlib.crc32(repr([WARM_UP[args.task], args.layers, args.width, *code]).encode())
+    path = Path(args.out, f"base-{args.task}-seed{args.base_seed}-{decides:08x}.pt")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        warm_up(model, TASKS[args.task], share, ratio, args.base_seed, [2e-3] * 2000)
+        warm_up(model, TASKS[args.task], *WARM_UP[args.task], args.base_seed, [2e-3] * 2000)
         save(path, lambda part: torch.save({path.name: model.state_dict()}, part))
     try:
         weights = torch.load(path, map_location="cpu", weights_only=True)[path.name]
@@ -144,76 +124,61 @@ def base_model(args) -> GPT:
 def warm_up(model: GPT, task: Task, share: float, ratio: float, seed: int, rates) -> int:
     """Supervised learning (SFT) in place: cross-entropy of the solution's tokens and EOS.
 
-    A step for each learning rate in `rates`, until `share` of the samples for training problems is
-    correct. Returns the number of steps.
+    An optimiser step for each learning rate in `rates`, until `share` of the samples for training
+    problems is correct. Returns the number of optimiser steps.
     """
     rng = np.random.default_rng(seed)
-    weights = ratio ** np.arange(len(task.levels))
-    problems = make_problems(task, held=False)[::8]
-    start = len(task.longest.prompt)
+    problems = make_problems(task, held=False)
+    weights = ratio ** np.array([problem.level for problem in problems])
+    texts = [problem.prompt + problem.solution + EOS for problem in problems]
+    rows = encode(TOKENIZER, texts, next(model.parameters()).device)  # (N, L)
     pad = TOKENIZER.token_to_id(PAD)
+    start = len(task.longest.prompt)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0, fused=True)
     for step, lr in enumerate(tqdm(rates, "supervised warm-up of the base model"), 1):
         optimizer.param_groups[0]["lr"] = lr
-        levels = rng.choice(task.levels, 64, p=weights / weights.sum())
-        drawn = [task.problem(rng, level) for level in levels]
-        texts = [p.prompt + p.solution + EOS for p in drawn if not held_out(p.prompt)]
-        rows = encode(TOKENIZER, texts, next(model.parameters()).device)  # (B, L)
-        logits = model(rows[:, :-1])[:, start - 1 :].transpose(1, 2)  # (B, V, L - start)
-        loss = torch.nn.functional.cross_entropy(logits, rows[:, start:], ignore_index=pad)
+        batch = rows[rng.choice(len(rows), 64, p=weights / weights.sum())]  # (64, L)
+        h, _ = model(batch[:, :-1])
+        logits = model.unembed(h[:, start - 1 :]).transpose(1, 2)  # (64, V, L - start)
+        loss = torch.nn.functional.cross_entropy(logits, batch[:, start:], ignore_index=pad)
         descend(optimizer, loss)
         if step % 20 == 0:
-            solved_share = sample_rollout(model, TOKENIZER, task, problems, 1).rewards.mean()
-            if solved_share >= share:
+            sampled = sample_rollout(model, TOKENIZER, task, problems[::8], 1)
+            if sampled.rewards.mean() >= share:
                 break
     return step
 
 
-def judged(check, rollout: Rollout) -> torch.Tensor:
-    """Task.coherent or Task.steps_correct of each response, (P, G), 0 or 1."""
-    groups = zip(rollout.problems, rollout.texts)
-    return torch.tensor([[float(check(p, y)) for y in group] for p, group in groups])
-
-
 def rollout_metrics(rollout: Rollout, advantages: torch.Tensor, task: Task) -> dict[str, float]:
     """Means over groups, responses or tokens; docs/files.md defines each."""
-    r = rollout.rewards
-    mask = rollout.mask
-    values = {"reward": r, "all_fail": (r == 0).all(1), "all_pass": (r == 1).all(1)}
-    values["entropy"] = torch.special.entr(rollout.probs).sum(-1)[mask]  # nats
-    values["length"] = mask.sum(-1)
-    values["coherence"] = judged(task.coherent, rollout)
-    values["steps_correct"] = judged(task.steps_correct, rollout)
-    values["mean_abs_advantage"] = advantages[mask].abs()
-    if rollout.token_bias is not None:
-        values["mean_abs_bias"] = rollout.token_bias[mask].abs()
+    values = {"reward": rollout.rewards, "all_fail": (rollout.rewards == 0).all(1)}
+    values["all_pass"] = solved(rollout)
+    values["entropy"] = torch.special.entr(rollout.probs).sum(-1)[rollout.mask]  # nats
+    values["length"] = rollout.mask.sum(-1)
+    values["coherence"] = judge(task.coherent, rollout.problems, rollout.texts)
+    values["steps_correct"] = judge(task.steps_correct, rollout.problems, rollout.texts)
+    values["mean_abs_advantage"] = advantages[rollout.mask].abs()
     return {name: value.float().mean().item() for name, value in values.items()}
 
 
-def accuracy(rollout: Rollout, task: Task, name: str) -> dict:
-    """Shares of correct responses: name, the mean over levels, and name_by_level, {2: 0.9, ...};
-    name_steps_correct, of the correct responses the share with all steps correct."""
-    correct = rollout.rewards.cpu()
-    levels = torch.tensor([problem.level for problem in rollout.problems])
-    by_level = {n: round(correct[levels == n].mean().item(), 4) for n in task.levels}
-    steps = (judged(task.steps_correct, rollout) * correct).sum() / correct.sum().clamp(min=1)
-    found = {name: sum(by_level.values()) / len(by_level), f"{name}_steps_correct": steps.item()}
-    return found | {f"{name}_by_level": by_level}
-
-
 def evaluate(model: GPT, task: Task, problems: list, greedy: str, sampled: str, samples=1) -> dict:
-    """Accuracy on these problems, greedy and at temperature 1, under these names."""
-    best = sample_rollout(model, TOKENIZER, task, problems, 1, temperature=0)
+    """Shares of correct responses to these problems, under two names: greedy, and at temperature 1.
+
+    name: the mean over levels; name_by_level: {2: 0.9, ...}; name_steps_correct: of the correct
+    responses, the share with all steps correct.
+    """
+    found = {}
+    levels = torch.tensor([problem.level for problem in problems])
     rng = torch.Generator(next(model.parameters()).device).manual_seed(0)
-    drawn = sample_rollout(model, TOKENIZER, task, problems, samples, generator=rng)
-    return accuracy(best, task, greedy) | accuracy(drawn, task, sampled)
-
-
-def save(path: Path, write) -> None:
-    """Lets write(part) make a file, then moves it to path: it is there whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    write(part)
-    part.replace(path)
+    for name, temperature, G in ((greedy, 0.0, 1), (sampled, 1.0, samples)):
+        rollout = sample_rollout(model, TOKENIZER, task, problems, G, temperature, generator=rng)
+        correct = rollout.rewards.cpu() == 1
+        by_level = {n: round(correct[levels == n].float().mean().item(), 4) for n in task.levels}
+        steps_correct = judge(task.steps_correct, problems, rollout.texts)
+        found[name] = sum(by_level.values()) / len(by_level)
+        found[f"{name}_by_level"] = by_level
+        found[f"{name}_steps_correct"] = steps_correct[correct].mean().nan_to_num().item()
+    return found
 
 
 def run(args, model: GPT) -> None:
@@ -221,15 +186,13 @@ def run(args, model: GPT) -> None:
     started = time.perf_counter()
     task = TASKS[args.task]
     problems = make_problems(task, held=True)
-    folder = Path(args.out) / f"{args.task}-{args.variant}-seed{args.seed}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(args.out, args.name)
     save(folder / "config.json", lambda part: part.write_text(json.dumps(vars(args), indent=2)))
     (folder / "summary.json").unlink(missing_ok=True)
-    summary = {"variant": args.variant, "task": args.task, "seed": args.seed, "steps": args.steps}
-    summary |= evaluate(model, task, problems, "base_accuracy", "base_sampled", samples=4)
+    summary = vars(args) | evaluate(model, task, problems, "base_accuracy", "base_sampled", 4)
     seconds = []
     with open(folder / "metrics.csv", "w", newline="", buffering=1) as file:  # line by line
-        writer = csv.DictWriter(file, COLUMNS.split())
+        writer = csv.DictWriter(file, COLUMNS.split(), extrasaction="ignore")
         writer.writeheader()
         try:
             for rollout, advantages, row in tqdm(train(args, model), args.variant, args.steps):
@@ -240,7 +203,7 @@ def run(args, model: GPT) -> None:
             raise FloatingPointError(f"step {len(seconds) + 1}: {error}; is --lr too high?")
     save(folder / "model.pt", lambda part: torch.save(model.state_dict(), part))
     save(folder / "tokenizer.json", lambda part: TOKENIZER.save(str(part)))
-    summary |= evaluate(model, task, problems, "final_accuracy", "final_sampled", samples=4)
+    summary |= evaluate(model, task, problems, "final_accuracy", "final_sampled", 4)
     summary["seconds"] = time.perf_counter() - started
     summary["seconds_per_step"] = float(np.median(seconds or [0]))
     save(folder / "summary.json", lambda part: part.write_text(json.dumps(summary, indent=2)))
@@ -248,71 +211,81 @@ def run(args, model: GPT) -> None:
         report(rollout, advantages)
     for name in ("base_sampled", "final_sampled", "base_accuracy", "final_accuracy"):
         print(f"{name}: {summary[name]:.1%}, by level {summary[f'{name}_by_level']}")
-    steps = summary["final_sampled_steps_correct"]
-    print(f"All steps are correct in {steps:.1%} of the correct samples. The files: {folder}")
+    print(
+        f"of the correct, all steps correct: {summary['final_sampled_steps_correct']:.1%}; {folder}"
+    )
+
+
+def save(path: Path, write) -> None:
+    """Lets write(part) make a file, then moves it to path: it is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    write(part)
+    part.replace(path)
 
 
 def report(rollout: Rollout, advantages: torch.Tensor) -> None:
-    """Prints the last step's most mixed group, coloured on a terminal, and some mistakes."""
+    """Prints the last step's most mixed group with a mark for each advantage, and some mistakes."""
     i = int((rollout.rewards.mean(1) - 0.5).abs().argmin())
-    print(f"\nAdvantage and tokens of responses to {rollout.problems[i].prompt} ($ is the end):")
-    for text, A in zip(rollout.texts[i], advantages[i].tolist()):
-        print(f"  {A[0]:+.2f} ", *map(coloured, text.replace(PAD, "_") + "$", A), sep="")
+    unit = advantages[i].abs().max().item() / 2 or 1.0
+    print(f"\n{rollout.problems[i].prompt} and the advantages, by size * + . - = ($ is the end):")
+    for text, row in zip(rollout.texts[i], advantages[i].tolist()):
+        marks = ["=-.+*"[round(A / unit) + 2] for A in row[: len(text) + 1]]
+        print(f"  {text}{EOS}\n  {''.join(marks)}")
     print("\nMistakes in the last step:")
     for p, i in (rollout.rewards == 0).nonzero().tolist()[:5]:
-        problem = rollout.problems[p]
-        print(f"  {problem.prompt}{rollout.texts[p][i]}  correct: {problem.solution}")
+        prompt, solution, *_ = rollout.problems[p]
+        print(f"  {prompt}{rollout.texts[p][i]}  correct: {solution}")
 
 
-def coloured(token: str, advantage: float) -> str:
-    """On a terminal the token on green if its advantage is positive, on red if negative."""
-    pale = round(255 - 155 * min(abs(advantage) / 2, 1))  # full from 2 on
-    colour = f"{pale};255;{pale}" if advantage > 0 else f"255;{pale};{pale}"
-    return f"\x1b[30;48;2;{colour}m{token}\x1b[0m" if sys.stdout.isatty() else token
+COLUMNS = """step reward all_fail all_pass entropy length coherence steps_correct mean_abs_advantage
+loss grad_norm clip_fraction approx_kl seconds accuracy accuracy_sampled accuracy_sampled_by_level
+accuracy_sampled_steps_correct"""
+UNNAMED = ("task", "variant", "seed", "threads", "device", "out")  # of settings
 
 
-UPDATE_FLAGS = ("minibatches", "kl", "clip_low", "clip_high", "aggregate")
-COLUMNS = """step reward all_fail all_pass loss grad_norm clip_fraction approx_kl entropy length
-coherence steps_correct seconds accuracy accuracy_sampled likelihood_change accuracy_by_level
-accuracy_sampled_by_level accuracy_steps_correct accuracy_sampled_steps_correct
-mean_abs_advantage mean_abs_bias"""
-NUMBERS = {  # setting: default, smallest, largest, help
-    "steps": (400, 0, 10**9, "rollouts to learn from"),
-    "seed": (0, 0, 2**63 - 1, "of the order of the problems and of sampling"),
-    "base_seed": (0, 0, 2**63 - 1, "of the base model: first weights and warm-up"),
-    "prompts": (64, 1, 10**6, "prompts in a rollout"),
-    "group_size": (8, 2, 10**6, "responses to each prompt"),
-    "minibatches": (4, 1, 10**6, "optimiser steps on a rollout"),
-    "lr": (3e-4, sys.float_info.min, sys.float_info.max, "learning rate: rises, then falls to 0"),
-    "kl": (0.0, 0.0, sys.float_info.max, "coefficient of the KL term"),
-    "temperature": (1.0, 1e-3, 1e3, "of sampling"),
-    "clip_low": (0.2, 0.0, 1.0, "the ratio's lower bound is 1 minus this; of ngrpo 0.16"),
-    "clip_high": (0.2, 0.0, sys.float_info.max, "the upper bound is 1 plus this; of ngrpo 0.24"),
-    "layers": (2, 1, 24, "blocks of the GPT"),
-    "width": (64, 4, 2048, "width of the GPT, a multiple of its 4 heads"),
-    "threads": (1, 1, 1024, "threads of the processor"),
-}
+def number(kind, low, high=10**9, multiple=None):
+    """An argparse type: a text becomes a number from low to high."""
+
+    def number(text: str):
+        value = kind(text)
+        if not low <= value <= high or (multiple and value % multiple):
+            raise ArgumentTypeError(f"must be from {low} to {high}, not {text}")
+        return value
+
+    return number
 
 
 def parse_arguments(argv: list[str]) -> Namespace:
     """The command line as settings. SystemExit(2) after a line on standard error if it is bad."""
     devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
-    # Without the usage an error is one line.
-    cli = ArgumentParser("train.py", SUPPRESS, formatter_class=ArgumentDefaultsHelpFormatter)
-    cli.add_argument("--variant", choices=VARIANTS, default="grpo", help="the advantages")
-    cli.add_argument("--task", choices=TASKS, default="add", help="the arithmetic to learn")
-    for name, (value, _, _, text) in NUMBERS.items():
-        cli.add_argument("--" + name.replace("_", "-"), type=type(value), default=value, help=text)
-    means = ("token", "response", "constant")
-    cli.add_argument("--aggregate", choices=means, default="token", help="of dr_grpo: constant")
-    cli.add_argument("--device", choices=devices, default=devices[-1], help="where to compute")
-    cli.add_argument("--out", default="runs", help="folder of all runs and base models")
+    cli = ArgumentParser("train.py", SUPPRESS)  # without the usage an error is one line
+    add = cli.add_argument
+    add("--variant", choices=VARIANTS, default="grpo", help="the advantages")
+    add("--task", choices=TASKS, default="add", help="the arithmetic to learn")
+    add("--steps", type=number(int, 0), default=400, help="rollouts to learn from")
+    add("--prompts", type=number(int, 1), default=64, help="in a rollout")
+    add("--group-size", type=number(int, 2), default=8, help="responses to each prompt")
+    add("--temperature", type=number(float, 1e-3), default=1.0, help="of sampling")
+    add("--lr", type=number(float, 1e-12), default=3e-4, help="learning rate: rises, falls to 0")
+    add("--minibatches", type=number(int, 1), default=4, help="optimiser steps on a rollout")
+    add("--clip-low", type=number(float, 0, 1), default=0.2, help="the ratio's bound is 1 minus it")
+    add("--clip-high", type=number(float, 0), default=0.2, help="its upper bound is 1 plus this")
+    add("--aggregate", choices=["token", "response", "constant"], default="token", help="a mean")
+    add("--kl", type=number(float, 0), default=0.0, help="coefficient of the KL term")
+    add("--seed", type=number(int, 0), default=0, help="of the order of problems, and of sampling")
+    add("--base-seed", type=number(int, 0), default=0, help="of first weights and warm-up")
+    add("--layers", type=number(int, 1, 24), default=2, help="blocks of the GPT")
+    add("--width", type=number(int, 4, 2048, 4), default=64, help="of the GPT, a multiple of 4")
+    add("--threads", type=number(int, 1, 1024), default=1, help="of the processor")
+    add("--device", choices=devices, default=devices[-1], help="where to compute")
+    add("--out", default="runs", help="folder of all runs and base models")
+    cli.set_defaults(**LOSS.get(cli.parse_args(argv).variant, {}))  # where no flag is given
     args = cli.parse_args(argv)
-    cli.set_defaults(**LOSS.get(args.variant, {}))  # what the variant uses where no flag is given
-    args = cli.parse_args(argv)
-    for name, (_, low, high, text) in NUMBERS.items():
-        if not low <= getattr(args, name) <= high or (name == "width" and args.width % 4):
-            cli.error(f"argument {name}: must be from {low:g} to {high:g} ({text})")
+    # The name of the run's folder has all that differs from its default: no run replaces another.
+    other = {k: v for k, v in sorted(vars(args).items()) if v != cli.get_default(k)}
+    changed = [f"{k}{v}" for k, v in other.items() if k not in UNNAMED]
+    args.name = "-".join([args.task, args.variant, f"seed{args.seed}", *changed])
     return args
 
 

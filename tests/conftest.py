@@ -19,8 +19,7 @@ torch.set_num_threads(1)  # the tensors are tiny; more threads only wait for eac
 def shrink(patch: pytest.MonkeyPatch) -> None:
     """Few problems and almost no warm-up; so a response counts as correct if its length is odd."""
     patch.setattr(train, "WARM_UP", dict.fromkeys(train.TASKS, (0.0, 1.0)))  # ends after 20 steps
-    patch.setattr(train, "TRAIN_SIZE", 80)
-    patch.setattr(train, "EVAL_SIZE", 16)
+    patch.setattr(train, "DRAWS", 40)
     patch.setattr(train.Task, "reward", lambda task, problem, response: len(response) % 2.0)
 
 
@@ -59,6 +58,18 @@ def run(monkeypatch, tmp_path):
     shrink(monkeypatch)
     small = [*SMALL, "--out", str(tmp_path / "out")]
     return lambda arguments="": train.main(small + arguments.split())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """folder("--variant nthr") is that of this small run."""
+    small = [*SMALL, "--out", str(tmp_path / "out")]
+
+    def of(arguments="") -> Path:
+        args = train.parse_arguments(small + arguments.split())
+        return Path(args.out, args.name)
+
+    return of
 
 
 @pytest.fixture

@@ -43,9 +43,9 @@ def refused(status: int, capsys) -> str:
 
 
 @pytest.mark.parametrize("flag, value", [(flag, value) for flag in BAD for value in BAD[flag]])
-def test_bad_arguments_are_refused(flag, value, run, out, capsys):
+def test_bad_arguments_are_refused(flag, value, run, out, folder, capsys):
     """A traceback, a message without the valid choices, work or a lost run before the check."""
-    earlier = out / "add-grpo-seed0" / "summary.json"
+    earlier = folder() / "summary.json"
     earlier.parent.mkdir()
     earlier.write_text("an earlier run")
     before = contents(out)
@@ -75,11 +75,11 @@ def test_damaged_base_models_are_refused(kind, base, run, out, capsys):
 
 
 @pytest.mark.parametrize("out_flag", ["file", "file/below", "file/far/below", "in_the_way"])
-def test_an_output_folder_that_cannot_be_is_refused(out_flag, run, base, tmp_path, capsys):
+def test_an_output_folder_that_cannot_be_is_refused(out_flag, run, base, folder, tmp_path, capsys):
     """Finding out only after the warm-up."""
     (tmp_path / "in_the_way").mkdir()
     (tmp_path / "in_the_way" / base.name).write_bytes(base.read_bytes())
-    for path in (tmp_path / "file", tmp_path / "in_the_way" / "add-grpo-seed0"):
+    for path in (tmp_path / "file", tmp_path / "in_the_way" / folder().name):
         path.write_text("mine")
     before = contents(tmp_path)
     refused(run(f"--out {tmp_path / out_flag}"), capsys)
