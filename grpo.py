@@ -99,8 +99,7 @@ def encode(tokenizer, texts: list[str], device) -> Tensor:
 
 def judge(check, problems: list[Problem], texts: list[list[str]], device="cpu") -> Tensor:
     """check(problem, text) of each response, for example Task.reward, as numbers (P, G)."""
-    groups = zip(problems, texts)
-    values = [[float(check(p, text)) for text in group] for p, group in groups]
+    values = [[float(check(p, text)) for text in group] for p, group in zip(problems, texts)]
     return torch.tensor(values, device=device)
 
 
@@ -123,10 +122,9 @@ def sample_rollout(
     texts = [[text.split(EOS)[0] for text in group] for group in groups]
     ended = (tokens == eos).any(-1)
     rewards = judge(task.reward, problems, texts, ended.device) * ended
-    # For greedy responses logprobs and probs are those of temperature 1.
-    limits = {"temperature": temperature or 1.0, "max_length": T}
-    source = {"prompts": prompts, "problems": problems, "texts": texts, "tokenizer": tokenizer}
-    return Rollout(tokens, mask, rewards, logprobs, probs, h, **limits, **source)
+    rest = {"prompts": prompts, "problems": problems, "texts": texts, "tokenizer": tokenizer}
+    t = temperature or 1.0  # for greedy responses logprobs and probs are those of temperature 1
+    return Rollout(tokens, mask, rewards, logprobs, probs, h, temperature=t, max_length=T, **rest)
 
 
 def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:

@@ -129,8 +129,8 @@ def warm_up(model: GPT, task: Task, share: float, ratio: float, seed: int, rates
     """
     rng = np.random.default_rng(seed)
     problems = make_problems(task, held=False)
-    weights = ratio ** np.array([problem.level for problem in problems])
-    texts = [problem.prompt + problem.solution + EOS for problem in problems]
+    weights = ratio ** np.array([p.level for p in problems])
+    texts = [p.prompt + p.solution + EOS for p in problems]
     rows = encode(TOKENIZER, texts, next(model.parameters()).device)  # (N, L)
     pad = TOKENIZER.token_to_id(PAD)
     start = len(task.longest.prompt)
@@ -211,9 +211,8 @@ def run(args, model: GPT) -> None:
         report(rollout, advantages)
     for name in ("base_sampled", "final_sampled", "base_accuracy", "final_accuracy"):
         print(f"{name}: {summary[name]:.1%}, by level {summary[f'{name}_by_level']}")
-    print(
-        f"of the correct, all steps correct: {summary['final_sampled_steps_correct']:.1%}; {folder}"
-    )
+    print(f"of the correct with all steps correct: {summary['final_sampled_steps_correct']:.1%}")
+    print(f"The files are in {folder}.")
 
 
 def save(path: Path, write) -> None:
@@ -241,7 +240,6 @@ def report(rollout: Rollout, advantages: torch.Tensor) -> None:
 COLUMNS = """step reward all_fail all_pass entropy length coherence steps_correct mean_abs_advantage
 loss grad_norm clip_fraction approx_kl seconds accuracy accuracy_sampled accuracy_sampled_by_level
 accuracy_sampled_steps_correct"""
-UNNAMED = ("task", "variant", "seed", "threads", "device", "out")  # of settings
 
 
 def number(kind, low, high=10**9, multiple=None):
@@ -283,8 +281,8 @@ def parse_arguments(argv: list[str]) -> Namespace:
     cli.set_defaults(**LOSS.get(cli.parse_args(argv).variant, {}))  # where no flag is given
     args = cli.parse_args(argv)
     # The name of the run's folder has all that differs from its default: no run replaces another.
-    other = {k: v for k, v in sorted(vars(args).items()) if v != cli.get_default(k)}
-    changed = [f"{k}{v}" for k, v in other.items() if k not in UNNAMED]
+    names = sorted(vars(args).keys() - {"task", "variant", "seed", "threads", "device", "out"})
+    changed = [f"{k}{vars(args)[k]}" for k in names if vars(args)[k] != cli.get_default(k)]
     args.name = "-".join([args.task, args.variant, f"seed{args.seed}", *changed])
     return args
 

@@ -21,7 +21,7 @@ import train
 from grpo import sample_rollout
 from model import GPT
 from studies.common import ROOT, TABLES, commit, fill, interval, markdown, options, publish
-from studies.common import pyplot, read_rows, settings, shown, trained
+from studies.common import pyplot, read_rows, shown, trained
 from studies.compare import run
 from tasks import MUL, Problem
 
@@ -60,7 +60,7 @@ def measure(task: str, seed: int, out: str):
     for name in MODELS:
         if name != "base":
             run(task, name, seed, out)
-        counts[name] = count(trained(settings(task, seed, out), name), problems)
+        counts[name] = count(trained(task, seed, out, name), problems)
     for i, problem in enumerate(problems):
         row = {"task": task, "seed": seed, "commit": commit(), "level": problem.level}
         row["problem"] = problem.prompt.strip()

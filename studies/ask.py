@@ -6,13 +6,28 @@ steps are correct.
 
 import argparse
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
 import train
 from grpo import sample_rollout
-from tasks import TASKS
+from tasks import TASKS, Problem, Task
+
+
+def asked(task: Task, text: str) -> Problem | None:
+    """The problem whose prompt is the text with "=" behind it; None if the task has no such one."""
+    for level in task.levels:
+        given = map(int, re.findall("[0-9]+", text))
+        # These numbers stand in for random ones. One that the level does not have is replaced by
+        # the nearest that it has, and then the prompt is another.
+        rng = SimpleNamespace(integers=lambda low, high: min(max(next(given, low), low), high - 1))
+        problem = task.problem(rng, level)
+        if problem.prompt.replace(" ", "") == text + "=":
+            return problem
+    return None
 
 
 def main() -> None:
@@ -25,12 +40,11 @@ def main() -> None:
     args = train.Namespace(**json.loads((options.run / "config.json").read_text()))
     args.device = "cpu"
     task = TASKS[args.task]
-    numbers = [int(n) if n.isdecimal() else -1 for n in options.problem.split(task.sign)]
-    problem = task.write(numbers, level=0)
-    longest = task.longest.prompt
-    written = problem.prompt.replace(" ", "") == options.problem + "="
-    if not written or len(problem.prompt) > len(longest):
-        parser.error(f"{options.problem} is not a problem like {longest.strip('= ')}, or longer")
+    problem = asked(task, options.problem)
+    if problem is None:
+        held = {p.level: p.prompt for p in train.make_problems(task, held=True)}
+        examples = ", ".join(prompt.replace(" ", "").strip("=") for prompt in held.values())
+        parser.error(f"{options.problem} is not a problem like one of these: {examples}")
     model = train.new_model(args)
     model.load_state_dict(torch.load(options.run / "model.pt", map_location="cpu"))
     print(f"{problem.prompt} has the solution {problem.solution}")

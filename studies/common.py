@@ -4,16 +4,14 @@ import argparse
 import csv
 import subprocess
 import sys
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import train
-from grpo import Rollout, sample_rollout
 from model import GPT
-from tasks import Task
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "docs" / "tables"
@@ -36,11 +34,13 @@ def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
     return train.parse_arguments([*argv, "--out", f"{out}/{task}-{seed}", *more])
 
 
-def trained(args, variant: str) -> GPT:
-    """The model of a finished run of studies.compare with these settings, or the base model."""
+def trained(task: str, seed: int, out: str, variant: str) -> GPT:
+    """The model of a finished run of studies.compare, or, if the variant is "base", its base."""
+    flags = [] if variant == "base" else ["--variant", variant]
+    args = settings(task, seed, out, *flags)
     model = train.base_model(args)
     if variant != "base":
-        path = Path(args.out) / f"{args.task}-{variant}-seed{args.seed}" / "model.pt"
+        path = Path(args.out, args.name, "model.pt")
         model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     return model
 
@@ -49,15 +49,6 @@ def commit() -> str:
     """The short name of the commit that is checked out; "?" outside a repository."""
     command = ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "?"
-
-
-def mixed_groups(model: GPT, task: Task, count: int) -> list[Rollout]:
-    """The first `count` mixed groups of eight, of training problems in a random order; P = 1."""
-    problems = train.make_problems(task, held=False)
-    order = np.random.default_rng(0).permutation(len(problems))
-    draw = {"group_size": 8, "generator": torch.Generator().manual_seed(0)}
-    groups = (sample_rollout(model, train.TOKENIZER, task, [problems[i]], **draw) for i in order)
-    return list(islice((group for group in groups if group.rewards.std() > 0), count))
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

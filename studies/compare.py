@@ -88,9 +88,9 @@ def run(task: str, arm: str, seed: int, out: str) -> tuple[dict, list[dict]]:
     more = ["--variant", variant, "--minibatches", "1" if arm.endswith("-1") else "4"]
     args = settings(task, seed, out, *more, *(["--steps", "0"] if arm == "settled" else []))
     shared = Path(args.out)
-    if arm not in (*VARIANTS, "random"):
-        args.out += f"/{arm}"  # a folder of its own: the run's name does not say what differs
-    done = Path(args.out) / f"{task}-{variant}-seed{seed}"
+    if arm == "settled":
+        args.out += "/settled"  # a folder of its own, for its base model is another
+    done = Path(args.out, args.name)
     config = done / "config.json"
     if not (done / "summary.json").exists() or json.loads(config.read_text()) != vars(args):
         Path(args.out).mkdir(parents=True, exist_ok=True)
@@ -128,9 +128,9 @@ def measures(task: str, arm: str, seed: int, done: Path) -> dict:
     by_level = [step["accuracy_sampled_by_level"].split()[-hard:] for step in evaluated]
     row["mean_hard"] = np.mean(np.array(by_level, dtype=float))
     columns = ("all_fail", "entropy", "coherence", "steps_correct", "grad_norm", "clip_fraction")
-    columns += ("approx_kl", "mean_abs_advantage", "mean_abs_bias", "likelihood_change")
+    columns += ("approx_kl", "mean_abs_advantage")
     for name in columns:
-        values = [float(x[name]) for x in steps if x[name] not in ("", "nan")] or [np.nan]
+        values = [float(step[name]) for step in steps]
         row[f"{name}_first"] = np.mean(values[:LAST])
         row[f"{name}_last"] = np.mean(values[-LAST:])
         row[f"{name}_all"] = np.mean(values)

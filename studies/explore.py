@@ -20,7 +20,7 @@ import train
 from advantages import VARIANTS, nthr_scores
 from grpo import Rollout, answer_likelihood, sample_rollout, token_bias
 from studies.common import ROOT
-from tasks import PAD, TASKS
+from tasks import EOS, TASKS
 
 
 def by_token(values: torch.Tensor, mask: torch.Tensor) -> list:
@@ -37,7 +37,7 @@ def records(rollout: Rollout) -> list[dict]:
     for i, mask in enumerate(rollout.mask):
         group = {name: by_token(x[i], mask) for name, x in numbers.items()}
         rows = zip(rollout.texts[i], mask.sum(-1))
-        group["tokens"] = [(text.replace(PAD, "_") + "$")[:length] for text, length in rows]
+        group["tokens"] = [(text + EOS)[:length] for text, length in rows]
         group["rewards"] = rollout.rewards[i].int().tolist()
         groups.append(group)
     return groups
@@ -49,7 +49,8 @@ def follow(name: str, variant: str) -> dict:
     task = TASKS[name]
     held = train.make_problems(task, held=True)
     model = train.base_model(args)
-    critic = train.new_critic(args)
+    critic = train.new_model(args, outputs=1)
+    optimizer = torch.optim.AdamW(critic.parameters(), args.lr, weight_decay=0.0)
     tried = sample_rollout(model, train.TOKENIZER, task, held, 8)
     solved = dict(zip(held, tried.rewards.amax(1).tolist()))  # 1: at least once
     problems = [max((p for p in held if p.level == n), key=solved.get) for n in task.levels]
@@ -57,14 +58,13 @@ def follow(name: str, variant: str) -> dict:
     base = {"step": 0} | train.evaluate(model, task, held, "accuracy", "accuracy_sampled")
     for rollout, _, row in tqdm(chain([(None, None, base)], train.train(args, model)), variant):
         if rollout:
-            train.prepare("critic", rollout, model, critic, [])
+            train.train_critic(critic, optimizer, rollout)
         if "accuracy" in row:
             rng = torch.Generator().manual_seed(0)  # the same random numbers at every step
             shown = sample_rollout(model, train.TOKENIZER, task, problems, 8, generator=rng)
             shown.answer_likelihood = answer_likelihood(model, shown)
-            shown.token_bias = token_bias(critic[0], shown).detach()
-            # The likelihood change may be NaN, which is no JSON.
-            kept.append(row | {"groups": records(shown), "likelihood_change": None})
+            shown.token_bias = token_bias(critic, shown).detach()
+            kept.append(row | {"groups": records(shown)})
     return {"problems": problems, "kept": kept}
 
 

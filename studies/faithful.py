@@ -27,9 +27,9 @@ import numpy as np
 import train
 from grpo import sample_rollout
 from studies.common import REPLICATES, ROOT, TABLES, fill, interval, markdown, options, publish
-from studies.common import pyplot, read_rows, settings, shown, trained, verdict
+from studies.common import pyplot, read_rows, shown, trained, verdict
 from studies.compare import run
-from tasks import MARKER, TASKS, Problem, Task
+from tasks import MARKER, SUM, TASKS, Problem, Task
 
 ROWS = TABLES / "faithful.csv"
 MODELS = {"base": "base", "grpo": "final"}  # model: what studies.compare calls its measures
@@ -40,7 +40,7 @@ def changed(task: Task, problem: Problem, kind: str, rng) -> Problem:
     """The prompt with what is given of a response; as its solution, the rest that follows."""
     true = [int(step) for step in problem.solution.split(MARKER)[0].split(",")]
     k = rng.integers(len(true) - 1)
-    unit = 10 if task.columns else 1  # a column hands on its first digit, a running total all of it
+    unit = 1 if task is SUM else 10  # a column hands on its first digit, a running total all of it
     digit = (true[k] + rng.integers(1, 10)) % 10 - true[k] % 10
     carry = unit if true[k] < unit else -unit
     steps = [*true]
@@ -48,7 +48,7 @@ def changed(task: Task, problem: Problem, kind: str, rng) -> Problem:
     for j in range(k + 1, len(true)):
         steps[j] += steps[j - 1] // unit - true[j - 1] // unit
     written = [f"{step:02}" for step in steps]
-    response = ",".join(written) + MARKER + task.conclude(written)
+    response = ",".join(written) + MARKER + task.answer_from(written)
     end = 3 * k + 3 if kind in ("begun", "carry") else response.index(MARKER)
     return problem._replace(prompt=problem.prompt + response[:end], solution=response[end:])
 
@@ -68,11 +68,11 @@ def measure(task: str, seed: int, out: str):
     """The rows of one seed: of its base model and of its run of grpo."""
     done, _ = run(task, "grpo", seed, out)
     for name, when in MODELS.items():
-        model = trained(settings(task, seed, out), name)
+        model = trained(task, seed, out, name)
         row = {"task": task, "seed": seed, "model": name, "commit": done["commit"]}
         row |= {x: done[f"{when}_{x}"] for x in ("sampled", "sampled_steps_correct")}
         kinds = ("steps", "begun", "carry", "digit")
-        for kind in kinds if TASKS[task].columns else kinds[:3]:
+        for kind in kinds[:3] if task == "sum" else kinds:
             row[f"{kind}_follows"], row[f"{kind}_truth"] = np.mean([*answers(model, task, kind)], 0)
         yield row
 

@@ -51,10 +51,12 @@ WARM = 3  # rounds that are not counted
 
 def twin(model: GPT) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
     """GPTBigCode with our weights, and its tokenizer. AssertionError if the logits differ."""
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=train.TOKENIZER, pad_token=PAD)
-    tokenizer.eos_token = EOS
-    V, columns, layers, D, heads, _ = model.config
-    size = {"vocab_size": V, "n_positions": columns, "n_layer": layers, "n_embd": D}
+    special = {"pad_token": PAD, "eos_token": EOS}  # to transformers they are more than characters
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=train.TOKENIZER, **special)
+    V, D = model.embed_token.weight.size()
+    columns = model.embed_position.num_embeddings
+    heads = model.blocks[0].heads
+    size = {"vocab_size": V, "n_positions": columns, "n_layer": len(model.blocks), "n_embd": D}
     kind = {"n_head": heads, "activation_function": "relu", "tie_word_embeddings": False}
     off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None}
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
@@ -62,7 +64,8 @@ def twin(model: GPT) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
     weights = model.state_dict().values()  # they come in the same order
     theirs.load_state_dict(dict(zip(theirs.state_dict(), weights, strict=True)))
     tokens = torch.arange(V)[None]
-    torch.testing.assert_close(theirs(tokens).logits, model(tokens), atol=1e-4, rtol=0)
+    logits = model.unembed(model(tokens)[0])
+    torch.testing.assert_close(theirs(tokens).logits, logits, atol=1e-4, rtol=0)
     return theirs, tokenizer
 
 
@@ -77,7 +80,9 @@ def multiply_adds(model: GPT, rollout: Rollout, advantages: torch.Tensor) -> flo
     and 2D for each column that it sees, its own included. A response's last token is not read.
     The unembedding is left out: it is a hundredth.
     """
-    _, _, layers, D, heads, _ = model.config
+    layers = len(model.blocks)
+    heads = model.blocks[0].heads
+    D = model.embed_token.embedding_dim
     passes = 1 + 3 * (advantages != 0).any(2).any(1)  # (P,)
     Lp = rollout.prompts.size(1)
     n = rollout.mask.sum(-1)  # (P, G) tokens
@@ -104,7 +109,8 @@ def others(trl: float, theirs, count: int, model: GPT, steps, run) -> tuple[floa
     sampling = timeit(lambda: generate(model, *given), number=1)
     same = {"num_return_sequences": 8, "max_new_tokens": NEW_TOKENS, "do_sample": True, "top_k": 0}
     generated = timeit(lambda: theirs.generate(rollout.prompts, **same), number=1)
-    share = multiply_adds(model, rollout, advantages) / multiply_add_rate(model.config.width) / step
+    rate = multiply_add_rate(model.embed_token.embedding_dim)
+    share = multiply_adds(model, rollout, advantages) / rate / step
     run_step = sum(row["seconds"] for *_, row in islice(run, count)) / max(count, 1)
     return step, trl, trl / step, sampling, generated, generated / sampling, share, run_step
 
@@ -135,12 +141,13 @@ def main() -> None:
     args = train.parse_arguments(["--device", "cpu"])
     model = train.base_model(args)
     run = train.train(args, train.base_model(args), evaluate_every=10**9)
-    one = train.parse_arguments(["--device", "cpu", "--minibatches", "1", "--lr", "1e-300"])
+    one = train.parse_arguments(["--device", "cpu", "--minibatches", "1", "--lr", "1e-12"])
     steps = train.train(one, model, evaluate_every=10**9)
     rounds = Rounds(args.steps // options.pairs, model, steps, run)
     torch.set_num_threads(options.threads)
     problems = train.make_problems(ADD, held=False)
-    order = np.random.default_rng(args.seed).permutation(len(problems))
+    count = args.prompts * (WARM + options.pairs)
+    order = np.random.default_rng(args.seed).integers(len(problems), size=count)  # as train.py's
     data = Dataset.from_list([problems[i]._asdict() for i in order])
     work = {"per_device_train_batch_size": 512, "max_completion_length": NEW_TOKENS, "bf16": False}
     plain = {"use_cpu": True, "gradient_checkpointing": False, "save_strategy": "no"}

@@ -41,7 +41,7 @@ def test_the_page_shows_what_the_variants_say(variant, i, tmp_path):
     page = explore.page({"add-grpo": {"problems": x.problems, "kept": kept}})
     shown = opened(page, f"step=25&level={(2, 5)[i]}&variant={variant}&token=2.1", tmp_path)
     cells = re.findall(r'aria-label="(.), (incorrect, )?advantage (.*?)"', shown)
-    texts = [(y.replace("<pad>", "_") + "$")[:n] for y, n in zip(x.texts[i], x.mask[i].sum(-1))]
+    texts = [(y + "$")[:n] for y, n in zip(x.texts[i], x.mask[i].sum(-1))]
     solution = f"{x.problems[i].solution}$".ljust(99, "?")
     marks = [(c, c != solution[t]) for y in texts for t, c in enumerate(y)]
     assert [(character, bool(mark)) for character, mark, _ in cells] == marks

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("scipy", reason="the studies need scipy: see studies/requirements.txt")
-from studies import allfail, common, compare, faithful, likelihood  # noqa: E402
-from test_grpo import TASKS, random_rollout  # noqa: E402
+from studies import allfail, common, compare, faithful  # noqa: E402
+from test_grpo import TASKS, problem  # noqa: E402
 
 
 def test_verdict():
@@ -46,14 +46,14 @@ def test_measures(tmp_path):
 
 def test_a_changed_step():
     """A change that is passed on too far, or not far enough, or that is not given."""
-    for kind, task, numbers, given, rest in (
-        ("digit", "add", [347, 285], "12,14,06", "# 642"),  # the second step is changed
-        ("carry", "add", [1996, 8009], "15,00,", "09,09# 9905"),
-        ("carry", "sum", [7, 8, 5, 1], "15,19,", "20#20"),
+    for kind, task, numbers, level, given, rest in (
+        ("digit", "add", [347, 285], 3, "12,14,06", "# 642"),  # the second step is changed
+        ("carry", "add", [1996, 8009], 4, "15,00,", "09,09# 9905"),
+        ("carry", "sum", [7, 8, 5, 1], 4, "15,19,", "20#20"),
     ):
-        problem = TASKS[task].write(numbers, 3)
-        new = faithful.changed(TASKS[task], problem, kind, SimpleNamespace(integers=lambda *_: 1))
-        assert new == problem._replace(prompt=problem.prompt + given, solution=rest)
+        p = problem(TASKS[task], numbers, level)
+        new = faithful.changed(TASKS[task], p, kind, SimpleNamespace(integers=lambda *_: 1))
+        assert new == p._replace(prompt=p.prompt + given, solution=rest)
 
 
 def test_pass_at():
@@ -61,11 +61,3 @@ def test_pass_at():
     n = allfail.SAMPLES
     expected = [[1 - comb(n - c, N) / comb(n, N) for N in (1, 8, n)] for c in (0, 1, 7, n)]
     assert abs(allfail.pass_at([0, 1, 7, n], [1, 8, n]) - expected).max() < 1e-9
-
-
-def test_random_spares_as_many_tokens():
-    """More or fewer tokens than nthr spares, the same, padding, or tokens of correct responses."""
-    x = random_rollout([[1, 0, 0, 1]] * 20)
-    spared = x.mask & (x.rewards == 0)[..., None] & (x.tokens < 2)
-    zero = x.mask & (likelihood.random_tokens(x, spared, None) == 0)
-    assert (zero.sum(-1) == spared.sum(-1)).all() and (zero & ~spared).any()

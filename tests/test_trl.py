@@ -13,7 +13,8 @@ from studies import trl_variants as study
 from tasks import ADD, EOS, PAD
 
 G = 4
-DATA = [p._asdict() for p in train.make_problems(ADD, held=False)[::1120]]  # one of each level
+PROBLEMS = {p.level: p for p in train.make_problems(ADD, held=False)}  # one of each level
+DATA = [p._asdict() for p in PROBLEMS.values()]
 SIZE = {"num_generations": G, "per_device_train_batch_size": 4 * G, "max_completion_length": 22}
 RUN = {"max_steps": 3, "learning_rate": 0.01, "temperature": 1.3, "bf16": False}
 ODD = lambda completion_ids, **_: [len(ids) % 2.0 for ids in completion_ids]  # noqa: E731
@@ -36,7 +37,7 @@ def read(model, trl, batch) -> Rollout:
     tokens = batch["completion_ids"]
     mask = batch["completion_mask"].bool()
     columns = slice(batch["prompt_ids"].size(1) - 1, -1)  # the logits at t - 1 score token t
-    hidden = model.hidden(torch.cat([batch["prompt_ids"], tokens], dim=1))[:, columns]
+    hidden = model(torch.cat([batch["prompt_ids"], tokens], dim=1))[0][:, columns]
     probs = (model.unembed(hidden) / 1.3).softmax(-1)
     logprobs = probs.gather(-1, tokens[..., None])[..., 0].log()
     parts = (tokens, mask, mask.sum(1) % 2.0, logprobs, probs, hidden)
@@ -44,10 +45,10 @@ def read(model, trl, batch) -> Rollout:
     return Rollout(*groups, temperature=1.3, prompts=batch["prompt_ids"][::G])
 
 
-@pytest.mark.parametrize("aggregate", study.LOSS_TYPE)
-def test_log_probabilities_loss_and_gradient_are_those_of_trl(tmp_path, aggregate):
+@pytest.mark.parametrize("aggregate, loss_type", [*study.LOSS_TYPE.items(), ("token", "dapo")])
+def test_log_probabilities_loss_and_gradient_are_those_of_trl(tmp_path, aggregate, loss_type):
     """Log-probabilities one position off; another temperature, clip or denominator."""
-    model, trl = pair("ngrpo", tmp_path, loss_type=study.LOSS_TYPE[aggregate])
+    model, trl = pair("ngrpo", tmp_path, loss_type=loss_type)
     trl.current_gradient_accumulation_steps = 1  # train() would set it
     batch = trl._generate_and_score_completions([row for row in DATA for _ in range(G)])
     rollout = read(model, trl, batch)
