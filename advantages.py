@@ -3,9 +3,9 @@
 What an advantage is. A prompt gets a group of G sampled responses, and each response i a reward
 r_i: 1 if it is correct, else 0. The update makes every sampled token likelier in proportion to its
 advantage, and less likely where that is negative (until the clip in grpo.py stops it). So the
-advantage says which tokens are to be said more often, and by how much. A variant changes nothing
-else, except the table LOSS below, the second network of `critic`, the extra reading of `likelihood`
-and the training set of `culling`, from which prompts are dropped.
+advantage says which tokens are to be said more often, and by how much. Most variants change nothing
+else. A few do: two change the loss (table LOSS below), `critic` trains a second network,
+`likelihood` needs one more forward pass, and `culling` drops prompts from the training set.
 
 A group is all-fail (every reward is 0), all-pass (every reward is 1) or mixed. A rollout is what
 was sampled in one training step: P groups, their rewards, and what sampling computed.
@@ -41,9 +41,9 @@ def centre(rewards: Tensor) -> Tensor:
 def standardise(rewards: Tensor) -> Tensor:
     """(r_i - mu) / (sigma + eps) within each group (P, G); exactly 0 in a group of equal rewards.
 
-    eps is 1e-6; sigma divides by G. So where a share p of the group is correct, these get
-    sqrt((1-p)/p) and the others -sqrt(p/(1-p)), as in Lemma 4.2 of arXiv 2505.18830. Some
-    implementations divide by G - 1.
+    eps is 1e-6; sigma divides by G. So where a share p of the group is correct, the correct
+    responses get sqrt((1-p)/p) and the incorrect ones -sqrt(p/(1-p)), as in Lemma 4.2 of arXiv
+    2505.18830. Some implementations divide by G - 1.
     """
     return centre(rewards) / (rewards.std(1, correction=0, keepdim=True) + 1e-6)
 
@@ -117,7 +117,7 @@ def critic(rollout: Rollout) -> Tensor:
     is no baseline: it adds a bias to the expected gradient, not only variance (see grpo.py). It
     starts from random weights; in the reported experiment the critic was the language model itself
     with another head.
-    Reported: unstable, never better: credit for tokens adds variance, but no signal.
+    Reported: unstable, never better: judging single tokens adds variance, but no signal.
     """
     if rollout.token_bias is None:
         raise ValueError("critic needs rollout.token_bias")
@@ -159,7 +159,7 @@ def culling(rollout: Rollout) -> Tensor:
         A_{i,t} = A_i as in grpo; train.py draws no solved prompt again (see solved)
 
     The hope: concentration of force, the whole budget goes to what is not solved yet. So every step
-    still has all its prompts, however few are left: then some are drawn several times in it.
+    still draws as many prompts, however few are left: then most are drawn several times in it.
     Reported: no change; a hard prompt stays all-fail even if it is sampled a little more often.
     """
     return grpo(rollout)
@@ -283,7 +283,7 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
     correct = rollout.rewards == 1  # (P, G)
     sbar = s.sum(-1) / rollout.mask.sum(-1).clamp(min=1)  # (P, G)
     lowest = sbar.masked_fill(~correct, torch.inf).amin(1)[:, None, None]  # (P, 1, 1)
-    tau = beta * lowest if beta > -torch.inf else beta  # else +inf where lowest < 0
+    tau = beta * lowest if beta > -torch.inf else beta  # -inf * negative is +inf
     selected = (s > tau) & (correct.any(1, keepdim=True) & ~correct)[..., None]
     p = correct.to(s.dtype).mean(1)[:, None, None]
     factor = 2 * (p - 0.5).abs() if eta is None else eta
@@ -296,7 +296,7 @@ ALL = (grpo, dr_grpo, rloo, pos_only, critic, compensation, culling, negative)
 ALL += (ngrpo, likelihood, nthr)
 VARIANTS = {variant.__name__: variant for variant in ALL}
 
-# What a variant changes about the loss: arguments of grpo.policy_loss, where the defaults stand.
+# What a variant changes about the loss, if the command line does not: settings of grpo.policy_loss.
 # ngrpo: section 4.2 of its paper. The lower bound is nearer to 1, so that pushing down, which its
 # all-fail groups do to all that was sampled, stops earlier than pushing up.
 LOSS = {"ngrpo": {"clip_low": 0.16, "clip_high": 0.24}, "dr_grpo": {"aggregate": "constant"}}

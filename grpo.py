@@ -37,10 +37,10 @@ Importance sampling corrects an expectation over samples of another distribution
 Where the ratio is 1, that is the estimate above. One ratio for each token, not one for the whole
 response, is an approximation; it holds while pi_theta is close to pi_old.
 
-The clip ends the push on a token that has been pushed out of the range: with A > 0 above
-1 + clip_high, with A < 0 below 1 - clip_low. Without it nothing stops the push there, and the
-samples of pi_old say less and less about what pi_theta would do. It is one-sided: a token with
-A < 0 whose ratio has grown is pushed down in proportion to the ratio.
+The clip ends the push on a token whose ratio has left the range in the direction of the push: above
+1 + clip_high where A > 0, below 1 - clip_low where A < 0. Without it nothing stops the push there,
+and the samples of pi_old say less and less about what pi_theta would do. It is one-sided: a token
+with A < 0 whose ratio has grown is pushed down in proportion to the ratio.
 
 Departures from the original, arXiv 2402.03300, and why:
 - The loss is the mean over all response tokens of a rollout, as in DAPO (arXiv 2503.14476), so that
@@ -56,9 +56,10 @@ Departures from the original, arXiv 2402.03300, and why:
 - Mini-batches are cut from the groups that have an advantage other than 0. The others have no
   gradient and are not read. A rollout without any such group makes no optimiser step, for AdamW's
   momentum would move the weights even then.
-- What a token counts is decided over the whole rollout, so the losses of the mini-batches add up to
-  that of the rollout, and the gradient of one is about a quarter as long. Where each mini-batch is
-  a mean of its own, nearly every gradient is longer than 1 and is scaled down, see the next point.
+- A token's weight in the loss is 1 / (tokens of the rollout), not of its mini-batch. So the losses
+  of the mini-batches add up to that of the rollout, and each gradient is about a quarter of what it
+  would be otherwise. Otherwise nearly every gradient is longer than 1 and is scaled down: see the
+  next point.
 - A gradient with a norm above 1 is scaled down to norm 1.
 """
 
@@ -119,6 +120,7 @@ def sample_rollout(
     tokens, mask, probs, h = generate(model, prompts, group_size, T, eos, temperature, generator)
     logprobs = probs.gather(-1, tokens[..., None])[..., 0].log().masked_fill(~mask, 0.0)
     groups = [tokenizer.decode_batch(rows) for rows in tokens.tolist()]
+    # What was sampled after the end of a response is cut off.
     texts = [[text.split(EOS)[0] for text in group] for group in groups]
     ended = (tokens == eos).any(-1)
     rewards = judge(task.reward, problems, texts, ended.device) * ended
@@ -136,8 +138,7 @@ def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tenso
     tokens = rollout.tokens[groups]
     h = read_responses(model, rollout.prompts[groups], tokens[..., :-1])  # the last scores nothing
     logprobs = (model.unembed(h) / rollout.temperature).log_softmax(-1)  # (P, G, T, V)
-    logprobs = logprobs.gather(-1, tokens[..., None])[..., 0]
-    return logprobs.masked_fill(~rollout.mask[groups], 0.0)
+    return logprobs.gather(-1, tokens[..., None])[..., 0].masked_fill(~rollout.mask[groups], 0.0)
 
 
 @torch.no_grad()
@@ -171,17 +172,17 @@ def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
 
 
 def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None = None) -> Tensor:
-    """What each token counts in the loss: 1 / (B L), (P, G, T); 0 outside the mask.
+    """What each token counts in the loss: 1 / (B length), (P, G, T); 0 outside the mask.
 
-    B responses; L is the mean of their lengths ("token": all tokens count alike), the length of the
-    token's response ("response": all responses alike), or max_length ("constant"). ValueError for
-    another, and for "constant" without max_length.
+    B responses; length is the mean of their lengths ("token": all tokens count alike), that of the
+    token's response ("response": all responses count alike), or max_length ("constant"). ValueError
+    for another, and for "constant" without max_length.
     """
     lengths = mask.sum(-1, keepdim=True).clamp(min=1)  # |y_i|, (P, G, 1)
-    means = {"token": lengths.float().mean(), "response": lengths, "constant": max_length}
-    if means.get(aggregate) is None:
-        raise ValueError(f"aggregate: {', '.join(means)} (with max_length), not {aggregate!r}")
-    return mask / (lengths.numel() * means[aggregate])
+    length = {"token": lengths.float().mean(), "response": lengths, "constant": max_length}
+    if length.get(aggregate) is None:
+        raise ValueError(f"aggregate: {', '.join(length)} (with max_length), not {aggregate!r}")
+    return mask / (lengths.numel() * length[aggregate])
 
 
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, limit=20.0) -> Tensor:
@@ -197,8 +198,8 @@ def clipped_gain(ratio: Tensor, A: Tensor, clip_low: float, clip_high: float) ->
 
     The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
     1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way keeps
-    its gradient, ratio times A. For example, with A = +1 a token at ratio 1.5 has no gradient, at
-    0.5 it has.
+    its gradient, ratio times A times grad ln pi_theta. For example, with A = +1 a token at ratio
+    1.5 has no gradient, at 0.5 it has.
     """
     free = ratio * A
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * A
@@ -216,6 +217,8 @@ def policy_loss(
     max_length: int | None = None,
 ) -> Tensor:
     """The clipped loss, a scalar; all inputs (P, G, T). arXiv 2402.03300, Eq. 3; 2505.18830, Eq. 1.
+
+    This is the loss of a whole rollout; update makes the same sum, one mini-batch after the other.
 
         ratio_{i,t}   = exp(log pi_theta(y_{i,t}) - log pi_old(y_{i,t}))      one per token
         clipped_{i,t} = ratio_{i,t}, but within 1 - clip_low and 1 + clip_high
@@ -255,32 +258,32 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.
     return norm
 
 
-def update(
-    model, optimizer, rollout, advantages, minibatches=4, kl=0, clip=(0.2, 0.2), aggregate="token"
-) -> dict[str, float]:
+def update(model, optimizer, rollout, A, minibatches=4, kl=0, clip=(0.2, 0.2), aggregate="token"):
     """One pass over the rollout, an optimiser step for each mini-batch, which is whole groups.
 
-    advantages (P, G, T); minibatches: their number, or fewer if fewer groups teach; clip:
-    clip_low and clip_high. The losses of the mini-batches add up to the policy_loss of the rollout:
-    what a token counts is decided over all of it. A group whose advantages are all 0 has no
-    gradient and is not read, but its tokens count there. So loss and gradient are those of an
-    update that reads all.
+    A: the advantages (P, G, T), 0 outside the mask; minibatches: their number, or fewer if fewer
+    groups teach; clip: clip_low and clip_high. At fixed weights the losses of the mini-batches add up to the
+    policy_loss of the rollout: what a token counts is decided over all of it. A group whose
+    advantages are all 0 has no gradient and is not read, but its tokens count there. So loss and
+    gradient are those of an update that reads all.
 
     kl > 0 adds kl * KL(pi_theta || pi_reference) by k3, token by token, with the same weights, and
     reads all groups (arXiv 2402.03300, Eq. 3 and 4; on samples of pi_old, as there). Only the value
     of k3 estimates that KL: its gradient is that of KL(pi_reference || pi_theta) while pi_theta is
     pi_old.
 
-    Returns, measured before each optimiser step: loss, with the KL term, summed over mini-batches;
-    clip_fraction, the share of all tokens whose gradient the clip stopped; approx_kl, which is
-    KL(pi_old || pi_theta) of a token given its prefix, by k3, a mean over the tokens that were read
-    (0 in the first mini-batch), so it does not compare variants; grad_norm, before it is scaled
-    down, a mean over optimiser steps. 0 if there was none. FloatingPointError, before the optimiser
+    Returns a dictionary of numbers, measured before each optimiser step, 0 if there was none:
+        loss           with the KL term, summed over the mini-batches
+        clip_fraction  the share of all tokens whose gradient the clip stopped
+        approx_kl      KL(pi_old || pi_theta) of a token given its prefix, by k3: mean over the
+                       tokens that were read (0 in the first mini-batch); compares no variants
+        grad_norm      before it is scaled down, mean over optimiser steps
+    In both shares a token counts as it does in the loss. FloatingPointError, before the optimiser
     step, if the loss or the gradient is not finite.
     """
-    A = advantages.masked_fill(~rollout.mask, 0.0)
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)
-    teaching = ((A != 0).any(2).any(1) | (kl > 0)).nonzero()[:, 0]  # which of the P groups
+    # The indices of the groups that have a gradient; with KL all groups have one.
+    teaching = ((A != 0).any(2).any(1) | (kl > 0)).nonzero()[:, 0]
     parts = [part for part in teaching.tensor_split(minibatches) if len(part)]
     totals = torch.zeros(4, device=A.device)
     for part in parts:

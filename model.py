@@ -1,8 +1,9 @@
 """A small GPT, and its two uses: sampling responses to prompts, and reading given ones.
 
 The usual transformer: embeddings, pre-norm blocks of causal attention and an MLP, a final norm, an
-unembedding. A token's position is its column. Rows are padded on the right, and no token looks at
-columns after its own, so no token of a response looks at padding.
+unembedding. A column is a position in a row, and a token's position vector is that of its column.
+Rows are padded on the right, and no token looks at columns after its own, so no token of a response
+looks at padding.
 
 All heads share one head of keys and values (multi-query attention, arXiv 1911.02150). Sampling is
 bound by memory, and with four heads this makes the cache four times smaller.
@@ -51,10 +52,10 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """tokens (B, L) -> hidden vectors (B, L, D); unembed(hidden) -> logits (B, L, V).
+    """tokens (B, L) -> hidden vectors (B, L, D) and a cache; unembed(hidden) -> logits (B, L, V).
 
-    columns: of the longest row, prompt and response together. The width must be a multiple of the
-    4 heads. outputs: numbers per position in place of the logits; a critic has 1.
+    columns: their number in the longest row, prompt and response together. The width must be a
+    multiple of the 4 heads. outputs: numbers per position in place of the logits; a critic has 1.
     """
 
     def __init__(self, vocabulary: int, columns: int, layers=2, width=64, outputs=None):
@@ -64,7 +65,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.unembed = nn.Linear(width, outputs or vocabulary, bias=False)
-        # As in GPT-2, which also scales some down; PyTorch's own larger ones end 10 points lower.
+        # As in GPT-2, which also scales some of them down.
         for weight in (w for w in self.parameters() if w.dim() == 2):
             nn.init.normal_(weight, std=0.02)
 
@@ -78,6 +79,7 @@ class GPT(nn.Module):
         B, L = tokens.size()
         cache = cache or [block.qkv.weight.new_zeros(B, 0, 2 * block.d) for block in self.blocks]
         C = cache[0].size(1) + L
+        # Token l stands in column C - L + l; it looks at that column and those before it.
         mask = torch.full((L, C), -torch.inf, device=tokens.device).triu(C - L + 1)
         x = self.embed_token(tokens) + self.embed_position.weight[C - L : C]
         read = []
@@ -90,7 +92,8 @@ class GPT(nn.Module):
 def read_prompts(model: GPT, prompts: Tensor, G: int) -> tuple[Tensor, list]:
     """Reads each of prompts (P, Lp) but its last token, once for its G responses.
 
-    Returns the last tokens (B, 1), which are to be read next, and the cache for B = P*G rows.
+    The last token is left for the next read, because what follows it is the first token of a
+    response. Returns the last tokens (B, 1), and the cache for B = P*G rows.
     """
     _, cache = model(prompts[:, :-1])
     return prompts[:, -1:].repeat_interleave(G, 0), [kv.repeat_interleave(G, 0) for kv in cache]
@@ -103,22 +106,22 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
     Temperature 0 is greedy; rng is a torch.Generator or None. Returns tokens (P, G, T); mask
     (P, G, T), True on sampled tokens; and what sampling has computed already: probs (P, G, T, V),
     those that were sampled from (greedy: of temperature 1), and hidden (P, G, T, D). T shrinks to
-    the longest response. What is outside the mask has no meaning: a response that has ended goes on
-    beside the others.
+    the longest response. A response that has ended is sampled further, until all have ended; the
+    mask hides this.
     """
     token, cache = read_prompts(model, prompts, G)
     going = torch.ones(len(token), dtype=torch.bool, device=token.device)
-    columns = []
+    sampled = []
     for _ in range(T):
         h, cache = model(token, cache)  # (B, 1, D)
         p = (model.unembed(h[:, 0]) / (temperature or 1.0)).softmax(-1)  # (B, V)
         token = torch.multinomial(p, 1, generator=rng) if temperature else p.argmax(1, keepdim=True)
-        columns.append((token[:, 0], going, p, h[:, 0]))
+        sampled.append((token[:, 0], going, p, h[:, 0]))
         going = going & (token[:, 0] != eos)
         if not going.any():
             break
     # T times (B, ...) -> (P, G, T, ...)
-    return tuple(torch.stack(x, dim=1).unflatten(0, (-1, G)) for x in zip(*columns))
+    return tuple(torch.stack(x, dim=1).unflatten(0, (-1, G)) for x in zip(*sampled))
 
 
 def read_responses(model: GPT, prompts: Tensor, tokens: Tensor) -> Tensor:

@@ -6,8 +6,9 @@ from the right; a step is the sum of two digits and the carry, written with two 
 
       347+  285=12,13,06# 632    7+5 = 12: write 2, carry 1;  4+8+1 = 13;  3+2+1 = 06
 
-The answer is the last step and before it, from right to left, the second digits of the others. So
-the answer can be read off the steps, and a response can be checked in three ways:
+The answer is the last step, followed by the second digits of the other steps, read from right to
+left: 06, then 3, then 2. So the answer can be read off the steps, and a response can be checked in
+three ways:
 
     response         12,13,06# 632   12,13,06# 642   12,14,06# 642   12,14,06# 632
     reward           1               0               0               1    the answer is correct
@@ -35,8 +36,8 @@ PAD = "_"
 EOS = "$"
 
 
-# A task is a function of a level and of draw(low, high), which gives a number n, low <= n < high.
-# It returns a problem's prompt, steps and answer.
+# Each of these three functions makes the problems of one task: it draws the numbers of a problem
+# with draw(low, high), low <= number < high, and returns the prompt, the steps and the answer.
 def add(level: int, draw: Callable) -> tuple[str, list[int], str]:
     """School addition of two numbers with `level` digits: 347+285= is worked as 12,13,06."""
     a = draw(10 ** (level - 1), 10**level)

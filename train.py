@@ -28,7 +28,7 @@ from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
 TOKENIZER = build_tokenizer()
 DRAWS = 1250  # problems of each level, of which some are the same; one in ten is held out
 # The share of correct samples at which the warm-up ends, so low that most is left to learn from
-# rewards; and how much more often it shows a level than the one below.
+# rewards; and how much more often it shows a problem than one of the level below.
 WARM_UP = {"add": (0.13, 1.5), "mul": (0.1, 1.0), "sum": (0.4, 0.8)}
 
 
@@ -36,11 +36,10 @@ def train(args, model: GPT, evaluate_every: int = 25, rise: int = 10):
     """The loop over steps. Yields after each: rollout, advantages (P, G, T), metrics.
 
     The learning rate is args.lr times the smaller of two lines: one rises to 1 in `rise` steps, one
-    falls from 1 to 0 over the run.
+    falls to 0 over the run. The numbers beside the lines are those of the README's algorithm.
     """
     task = TASKS[args.task]
-    problems = make_problems(task, held=False)
-    held = make_problems(task, held=True)
+    pool = make_problems(task, held=False)
     order = np.random.default_rng(args.seed)
     rng = torch.Generator(args.device).manual_seed(args.seed)
     draw = {"temperature": args.temperature, "generator": rng}
@@ -49,7 +48,6 @@ def train(args, model: GPT, evaluate_every: int = 25, rise: int = 10):
     reference = base_model(args).requires_grad_(False) if args.kl else None
     critic = new_model(args, outputs=1)  # only the variant `critic` uses it
     critic_optimizer = torch.optim.AdamW(critic.parameters(), args.lr, weight_decay=0.0)
-    pool = problems
     for step in range(1, args.steps + 1):
         started = time.perf_counter()
         batch = [pool[i] for i in order.integers(len(pool), size=args.prompts)]  # 1
@@ -58,18 +56,19 @@ def train(args, model: GPT, evaluate_every: int = 25, rise: int = 10):
             rollout.answer_likelihood = answer_likelihood(model, rollout)
         if args.variant == "critic":
             train_critic(critic, critic_optimizer, rollout)
-        if args.variant == "culling":
+        if args.variant == "culling":  # if no problem is left, all come back
             gone = {problem for problem, done in zip(batch, solved(rollout)) if done}
-            pool = [problem for problem in pool if problem not in gone] or problems
+            pool = [p for p in pool if p not in gone] or make_problems(task, held=False)
         if args.kl:
             rollout.reference_logprobs = response_logprobs(reference, rollout)
         A = VARIANTS[args.variant](rollout)  # 4
         optimizer.param_groups[0]["lr"] = args.lr * min(step / rise, 1 - (step - 1) / args.steps)
         row = {"step": step} | rollout_metrics(rollout, A, task)
+        # 5 to 7, then 8
         row |= update(model, optimizer, rollout, A, args.minibatches, args.kl, clip, args.aggregate)
         row["seconds"] = time.perf_counter() - started
         if step % evaluate_every == 0 or step == args.steps:
-            row |= evaluate(model, task, held, "accuracy", "accuracy_sampled")
+            row |= evaluate(model, task, "accuracy", "accuracy_sampled")
         yield rollout, A, row
 
 
@@ -92,9 +91,8 @@ def new_model(args, outputs: int | None = None) -> GPT:
     # A prompt, a response of full length with EOS and, for `likelihood`, a marker, an answer, EOS.
     columns = sum(len(text) for text in TASKS[args.task].longest[:3]) + 3
     torch.manual_seed(args.base_seed)
-    return GPT(len(TOKENIZER.get_vocab()), columns, args.layers, args.width, outputs).to(
-        args.device
-    )
+    model = GPT(len(TOKENIZER.get_vocab()), columns, args.layers, args.width, outputs)
+    return model.to(args.device)
 
 
 def base_model(args) -> GPT:
@@ -161,13 +159,14 @@ def rollout_metrics(rollout: Rollout, advantages: torch.Tensor, task: Task) -> d
     return {name: value.float().mean().item() for name, value in values.items()}
 
 
-def evaluate(model: GPT, task: Task, problems: list, greedy: str, sampled: str, samples=1) -> dict:
-    """Shares of correct responses to these problems, under two names: greedy, and at temperature 1.
+def evaluate(model: GPT, task: Task, greedy: str, sampled: str, samples: int = 1) -> dict:
+    """Correct responses to the held-out problems, under two names: greedy, and at temperature 1.
 
-    name: the mean over levels; name_by_level: {2: 0.9, ...}; name_steps_correct: of the correct
-    responses, the share with all steps correct.
+    name: their share, the mean over levels; name_by_level: {2: 0.9, ...}; name_steps_correct: of
+    the correct responses, the share with all steps correct.
     """
     found = {}
+    problems = make_problems(task, held=True)
     levels = torch.tensor([problem.level for problem in problems])
     rng = torch.Generator(next(model.parameters()).device).manual_seed(0)
     for name, temperature, G in ((greedy, 0.0, 1), (sampled, 1.0, samples)):
@@ -184,12 +183,10 @@ def evaluate(model: GPT, task: Task, problems: list, greedy: str, sampled: str, 
 def run(args, model: GPT) -> None:
     """One run, from the base model to its files and what is printed."""
     started = time.perf_counter()
-    task = TASKS[args.task]
-    problems = make_problems(task, held=True)
     folder = Path(args.out, args.name)
     save(folder / "config.json", lambda part: part.write_text(json.dumps(vars(args), indent=2)))
     (folder / "summary.json").unlink(missing_ok=True)
-    summary = vars(args) | evaluate(model, task, problems, "base_accuracy", "base_sampled", 4)
+    summary = vars(args) | evaluate(model, TASKS[args.task], "base_accuracy", "base_sampled", 4)
     seconds = []
     with open(folder / "metrics.csv", "w", newline="", buffering=1) as file:  # line by line
         writer = csv.DictWriter(file, COLUMNS.split(), extrasaction="ignore")
@@ -203,7 +200,7 @@ def run(args, model: GPT) -> None:
             raise FloatingPointError(f"step {len(seconds) + 1}: {error}; is --lr too high?")
     save(folder / "model.pt", lambda part: torch.save(model.state_dict(), part))
     save(folder / "tokenizer.json", lambda part: TOKENIZER.save(str(part)))
-    summary |= evaluate(model, task, problems, "final_accuracy", "final_sampled", 4)
+    summary |= evaluate(model, TASKS[args.task], "final_accuracy", "final_sampled", 4)
     summary["seconds"] = time.perf_counter() - started
     summary["seconds_per_step"] = float(np.median(seconds or [0]))
     save(folder / "summary.json", lambda part: part.write_text(json.dumps(summary, indent=2)))
@@ -226,11 +223,14 @@ def save(path: Path, write) -> None:
 def report(rollout: Rollout, advantages: torch.Tensor) -> None:
     """Prints the last step's most mixed group with a mark for each advantage, and some mistakes."""
     i = int((rollout.rewards.mean(1) - 0.5).abs().argmin())
-    unit = advantages[i].abs().max().item() / 2 or 1.0
-    print(f"\n{rollout.problems[i].prompt} and the advantages, by size * + . - = ($ is the end):")
-    for text, row in zip(rollout.texts[i], advantages[i].tolist()):
-        marks = ["=-.+*"[round(A / unit) + 2] for A in row[: len(text) + 1]]
-        print(f"  {text}{EOS}\n  {''.join(marks)}")
+    print(f"\nResponses to {rollout.problems[i].prompt} {EOS} is the end. Below each token: pushed")
+    print("up * or +, down = or -, not at all .; * and = are the strongest of their response.")
+    for text, row in zip(rollout.texts[i], advantages[i]):
+        strongest = 0.95 * row.abs().max()
+        # 0, or 1 with the advantage's sign, or 2 if it is one of the strongest
+        sizes = (row.sign() * (1 + (row.abs() >= strongest))).int().tolist()
+        marks = ["=-.+*"[size + 2] for size in sizes]
+        print(f"  {text}{EOS}\n  {''.join(marks[: len(text) + 1])}")
     print("\nMistakes in the last step:")
     for p, i in (rollout.rewards == 0).nonzero().tolist()[:5]:
         prompt, solution, *_ = rollout.problems[p]
@@ -245,7 +245,7 @@ accuracy_sampled_steps_correct"""
 def number(kind, low, high=10**9, multiple=None):
     """An argparse type: a text becomes a number from low to high."""
 
-    def number(text: str):
+    def number(text: str):  # argparse puts this name into its message
         value = kind(text)
         if not low <= value <= high or (multiple and value % multiple):
             raise ArgumentTypeError(f"must be from {low} to {high}, not {text}")
@@ -257,7 +257,7 @@ def number(kind, low, high=10**9, multiple=None):
 def parse_arguments(argv: list[str]) -> Namespace:
     """The command line as settings. SystemExit(2) after a line on standard error if it is bad."""
     devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
-    cli = ArgumentParser("train.py", SUPPRESS)  # without the usage an error is one line
+    cli = ArgumentParser("train.py", usage=SUPPRESS)  # without the usage an error is one line
     add = cli.add_argument
     add("--variant", choices=VARIANTS, default="grpo", help="the advantages")
     add("--task", choices=TASKS, default="add", help="the arithmetic to learn")
@@ -278,7 +278,8 @@ def parse_arguments(argv: list[str]) -> Namespace:
     add("--threads", type=number(int, 1, 1024), default=1, help="of the processor")
     add("--device", choices=devices, default=devices[-1], help="where to compute")
     add("--out", default="runs", help="folder of all runs and base models")
-    cli.set_defaults(**LOSS.get(cli.parse_args(argv).variant, {}))  # where no flag is given
+    # The variant is parsed first: its own loss is the default where no flag is given.
+    cli.set_defaults(**LOSS.get(cli.parse_args(argv).variant, {}))
     args = cli.parse_args(argv)
     # The name of the run's folder has all that differs from its default: no run replaces another.
     names = sorted(vars(args).keys() - {"task", "variant", "seed", "threads", "device", "out"})

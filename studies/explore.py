@@ -55,7 +55,7 @@ def follow(name: str, variant: str) -> dict:
     solved = dict(zip(held, tried.rewards.amax(1).tolist()))  # 1: at least once
     problems = [max((p for p in held if p.level == n), key=solved.get) for n in task.levels]
     kept = []
-    base = {"step": 0} | train.evaluate(model, task, held, "accuracy", "accuracy_sampled")
+    base = {"step": 0} | train.evaluate(model, task, "accuracy", "accuracy_sampled")
     for rollout, _, row in tqdm(chain([(None, None, base)], train.train(args, model)), variant):
         if rollout:
             train.train_critic(critic, optimizer, rollout)

@@ -249,7 +249,7 @@ def test_the_report_marks_what_is_pushed(capsys):
     train.report(rollout, torch.tensor(A))
     group, mistakes = capsys.readouterr().out.split("Mistakes in the last step:\n")
     assert "   44+   88=" in group
-    assert "\n  12,13#132$\n  *+...-=+-*\n  1_$\n  *+.\n  $\n  *\n" in group
+    assert "\n  12,13#132$\n  *++.--=+-*\n  1_$\n  *++\n  $\n  *\n" in group
     assert mistakes.splitlines()[4] == "     44+   88=1_  correct: 12,13#132"
     train.report(rollout, torch.zeros(2, 4, 10))  # not one advantage
     assert "12,13#132$\n  ..........\n" in capsys.readouterr().out
