@@ -262,10 +262,10 @@ def update(model, optimizer, rollout, A, minibatches=4, kl=0, clip=(0.2, 0.2), a
     """One pass over the rollout, an optimiser step for each mini-batch, which is whole groups.
 
     A: the advantages (P, G, T), 0 outside the mask; minibatches: their number, or fewer if fewer
-    groups teach; clip: clip_low and clip_high. At fixed weights the losses of the mini-batches add up to the
-    policy_loss of the rollout: what a token counts is decided over all of it. A group whose
-    advantages are all 0 has no gradient and is not read, but its tokens count there. So loss and
-    gradient are those of an update that reads all.
+    groups teach; clip: clip_low and clip_high. At fixed weights the losses of the mini-batches add
+    up to the policy_loss of the rollout: what a token counts is decided over all of it. A group
+    whose advantages are all 0 has no gradient and is not read, but its tokens count there. So loss
+    and gradient are those of an update that reads all.
 
     kl > 0 adds kl * KL(pi_theta || pi_reference) by k3, token by token, with the same weights, and
     reads all groups (arXiv 2402.03300, Eq. 3 and 4; on samples of pi_old, as there). Only the value

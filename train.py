@@ -224,7 +224,7 @@ def report(rollout: Rollout, advantages: torch.Tensor) -> None:
     """Prints the last step's most mixed group with a mark for each advantage, and some mistakes."""
     i = int((rollout.rewards.mean(1) - 0.5).abs().argmin())
     print(f"\nResponses to {rollout.problems[i].prompt} ({EOS} is the end). Below each token:")
-    print("* or + is pushed up, = or - down, . is not; * and = are the strongest of their response.")
+    print("* + pushed up, = - pushed down, . neither; * and = are the strongest of their response.")
     for text, row in zip(rollout.texts[i], advantages[i]):
         strongest = 0.95 * row.abs().max()
         # 0, or 1 with the advantage's sign, or 2 if it is one of the strongest
