@@ -473,7 +473,9 @@ def test_update_equals_its_steps_by_hand(name, minibatches, kl, scale, aggregate
         stopped = (A > 0) & (d > math.log(1.3)) | (A < 0) & (d < math.log(0.9))
         weights = mask / mask.sum(-1, keepdim=True) if aggregate == "response" else mask
         moved = (d.exp() - d - 1) * part * weights / (weights[teaches]).sum()
-        rows.append([loss, (stopped * part * weights).sum() / weights.sum(), moved.sum(), norm])
+        rows.append(
+            [loss.item(), (stopped * part * weights).sum() / weights.sum(), moved.sum(), norm]
+        )
     expected = [float(sum(column)) for column in zip(*rows)]
     expected[3] /= len(rows)
     rollout.tokens[~teaches] = 10**6  # an error if a group without an advantage is read

@@ -123,11 +123,10 @@ FUNCTIONS = {name: f for name, f in VARIANTS.items() if name not in ("critic", "
 FUNCTIONS |= {f.__name__: f for f in (no_baseline, half, random_sparing, truth, shuffled_L)}
 FUNCTIONS |= {f"negative_{c}": partial(negative, c=c) for c in (0.1, 0.3)}
 FUNCTIONS["nthr_eta0"] = partial(nthr, eta=0.0)
-CONSTANT = dict.fromkeys(("no_baseline", "rloo"), {"aggregate": "constant"})
-# arm -> its function and its aggregate. culling has the gradient of grpo; critic: see AGES.
-ARMS = {
-    x: (f, (LOSS | CONSTANT).get(x, {}).get("aggregate", "token")) for x, f in FUNCTIONS.items()
-}
+AGGREGATES = {name: loss.get("aggregate", "token") for name, loss in LOSS.items()}
+AGGREGATES |= {"no_baseline": "constant", "rloo": "constant"}
+# culling has the gradient of grpo; critic is in AGES
+ARMS = {name: (f, AGGREGATES.get(name, "token")) for name, f in FUNCTIONS.items()}
 
 
 # ---- The measures, functions of matrices
@@ -146,23 +145,21 @@ def replicates(G: Tensor, U: Tensor) -> dict[str, Tensor]:
     The first is that of all rollouts; then each of half A is left out; then each of half B.
     """
     K, Ku = len(G), len(U)
-    a = torch.cat([torch.ones(1, K), 1 - torch.eye(K), torch.ones(Ku, K)]).double()
+    a = torch.cat([torch.ones(1, K), 1 - torch.eye(K), torch.ones(Ku, K)]).double()  # 0: left out
     b = torch.cat([torch.ones(1 + K, Ku), 1 - torch.eye(Ku)]).double()
-    n = a.sum(1)
+    n = a.sum(1)  # of g, (1 + K + K',)
     k = b.sum(1)
-    a = a / n[:, None]  # the weights of each g in the means, (1 + K + K', K)
-    b = b / k[:, None]
     products = torch.cat([G, U]).double()
     products = products @ products.T
     GG, GU, UU = products[:K, :K], products[:K, K:], products[K:, K:]
-    size = a @ GG.diag()
-    M = (n * ((a @ GG) * a).sum(1) - size) / (n - 1)
-    V = (k * ((b @ UU) * b).sum(1) - b @ UU.diag()) / (k - 1)
+    size = a @ GG.diag() / n
+    M = (((a @ GG) * a).sum(1) / n - size) / (n - 1)
+    V = (((b @ UU) * b).sum(1) / k - b @ UU.diag() / k) / (k - 1)
     found = {"M": M, "V": V, "size": size}
     M, V = (x if x[0] > 3 * jackknife(x, K) else x * torch.nan for x in (M, V))
     cosines = (GU / GG.diag().sqrt()[:, None]).nan_to_num(0.0)  # <g, u> / |g|; 0 / 0 counts 0
-    found["one"] = ((a @ cosines) * b).sum(1) / V.sqrt()
-    found["bias"] = ((a @ GU) * b).sum(1) / (M * V).sqrt()
+    found["one"] = ((a @ cosines) * b).sum(1) / (n * k) / V.sqrt()
+    found["bias"] = ((a @ GU) * b).sum(1) / (n * k) / (M * V).sqrt()
     return found | {"signal": found["bias"] ** 2 * M / size}
 
 
@@ -232,6 +229,11 @@ def gradients(model: GPT, rollout: Rollout, weights: Tensor) -> Tensor:
     return found
 
 
+def vectors(model: GPT, rollouts, arm: tuple) -> Tensor:
+    """The gradients of one arm, a row for each rollout."""
+    return torch.cat([gradients(model, x, weighted(x, {"": arm})) for x in rollouts])
+
+
 def critics(args, model: GPT) -> dict:
     """The arms of AGES: one critic, trained as in train.train on rollouts of the fixed model."""
     judge = train.new_model(args, outputs=1)
@@ -255,9 +257,7 @@ def cell(args, model: GPT, names: list[str], K: int, Ku: int) -> list[dict]:
     if AGES.keys() & names:
         arms |= critics(args, model)
     draw = partial(sampled, model, args.task)
-    uphill = {"u": (rloo, "constant")}
-    half_B = tqdm(draw(SEED_B, Ku), "half B", Ku)
-    U = torch.cat([gradients(model, x, weighted(x, uphill)) for x in half_B])
+    U = vectors(model, tqdm(draw(SEED_B, Ku), "half B", Ku), (rloo, "constant"))
     torch.manual_seed(0)  # of shuffled_L
     G = {name: torch.zeros(K, U.size(1)) for name in arms}
     spared = dict.fromkeys(arms, 0.0)
@@ -269,9 +269,7 @@ def cell(args, model: GPT, names: list[str], K: int, Ku: int) -> list[dict]:
             G[name][k] = g
             spared[name] += (weight[pushed] == 0).float().mean().item() / K
     for name in [name for name in SIZES if name in names]:
-        rollouts = draw(SEED_A, K, SIZES[name])
-        only = {name: ARMS["grpo"]}
-        G[name] = torch.cat([gradients(model, x, weighted(x, only)) for x in rollouts])
+        G[name] = vectors(model, draw(SEED_A, K, SIZES[name]), ARMS["grpo"])
     reference = replicates(G["grpo"], U)
     scale = 1 / (G["grpo"].square().mean(0).sqrt() + 1e-8)  # AdamW has the same 1e-8
     rows = []
@@ -300,7 +298,7 @@ def measure(task: str, seed: int, step: int, out: str) -> list[dict]:
     """The rows of these weights that are not there yet."""
     torch.set_num_threads(1)
     head = {"task": task, "seed": seed, "step": step}
-    there = [x["arm"] for x in read_rows(ROWS) if all(x[k] == str(head[k]) for k in head)]
+    there = [row["arm"] for row in at(read_rows(ROWS), **head)]
     names = [x for x in (*ARMS, *AGES, *([] if step else SIZES)) if x not in there]
     if not names:
         return []
@@ -310,34 +308,43 @@ def measure(task: str, seed: int, step: int, out: str) -> list[dict]:
 
 
 # ---- The tables, the figure, the command line
-def means(rows: list[dict], task: str, step: int, column: str) -> dict[str, tuple]:
+def at(rows: list[dict], **head) -> list[dict]:
+    """The rows with these entries."""
+    return [row for row in rows if all(row[name] == str(x) for name, x in head.items())]
+
+
+def means(rows: list[dict], column: str) -> dict[str, tuple]:
     """arm -> what resampled gives of a column; the largest first."""
     found = {}
     for row in rows:
-        if (row["task"], row["step"]) == (task, str(step)):
-            pair = (float(row[column]), float(row.get(f"{column}_error", "nan")))
-            found.setdefault(row["arm"], []).append(pair)
+        pair = (float(row[column]), float(row.get(f"{column}_error", "nan")))
+        found.setdefault(row["arm"], []).append(pair)
     found = {arm: resampled(*zip(*pairs)) for arm, pairs in found.items()}
     return dict(sorted(found.items(), key=lambda item: -item[1][0]))
 
 
-def table(rows: list[dict], task: str, step: int) -> str:
-    """The arms, best `one` first: means over base models, with intervals."""
-    found = {column: means(rows, task, step, column) for column in COLUMNS}
+def table(rows: list[dict]) -> str:
+    """The arms, best `one` first: means over base models, with intervals; of one task and step.
+
+    The last column counts the base models whose bias is measurable.
+    """
+    found = {column: means(rows, column) for column in COLUMNS}
     found["log_worth"] = {arm: np.exp(x) for arm, x in found["log_worth"].items()}
+    clear = [row["arm"] for row in rows if str(row["bias"]) != "nan"]
     cells = []
     for arm in found["one"]:
         _, low, high = found["one_minus_grpo"][arm]
         near = "cannot be told apart" if low < 0 < high else ""
         texts = [shown(found[column][arm], 1, form) for column, form in COLUMNS.items()]
-        cells.append([f"`{arm}`", near, *texts])
-    return markdown(["arm", "from grpo", *(x.removeprefix("log_") for x in COLUMNS)], cells)
+        cells.append([f"`{arm}`", near, *texts, str(clear.count(arm))])
+    header = [column.removeprefix("log_") for column in COLUMNS]
+    return markdown(["arm", "from grpo", *header, "with a bias"], cells)
 
 
-def after_scaling(rows: list[dict], task: str, seed: str) -> float:
-    """Rank correlation over the arms, at step 0, of `one` with one_scaled."""
-    same = [x for x in rows if (x["task"], x["step"], x["seed"]) == (task, "0", seed)]
-    return stats.spearmanr([(float(x["one"]), float(x["one_scaled"])) for x in same]).statistic
+def after_scaling(rows: list[dict]) -> float:
+    """Rank correlation over the arms of `one` with one_scaled, of one base model; NaN if none."""
+    pairs = [(float(row["one"]), float(row["one_scaled"])) for row in rows]
+    return stats.spearmanr(pairs).statistic if pairs else np.nan
 
 
 def figure(rows: list[dict]) -> None:
@@ -345,9 +352,9 @@ def figure(rows: list[dict]) -> None:
     plt = pyplot()
     _, axes = plt.subplots(1, 2, figsize=(10, 7), layout="constrained")
     for ax, task in zip(axes, sorted({row["task"] for row in rows})):
-        arms = [*means(rows, task, 0, "one")][::-1]
+        arms = [*means(at(rows, task=task, step=0), "one")][::-1]
         for i, step in enumerate(STEPS):
-            found = means(rows, task, step, "one_minus_grpo")
+            found = means(at(rows, task=task, step=step), "one_minus_grpo")
             mean, low, high = np.array([*found.values()]).T
             y = [arms.index(arm) - 0.2 * i for arm in found]
             ax.errorbar(mean, y, xerr=[mean - low, high - mean], fmt=".", label=f"step {step}")
@@ -362,9 +369,8 @@ def own(variant: str, task: str, seed: int, out: str) -> None:
     args = settings(task, seed, out)
     names = ["grpo", "nthr", "pos_only", "likelihood", variant]
     rows = cell(args, train.base_model(args), names, *OWN)
-    print(table([row | {"task": task, "step": "0"} for row in rows], task, 0))
-    committed = [row for row in read_rows(ROWS) if row["arm"] in names]
-    print(f"\nIn {ROWS.name}, step 0:\n\n{table(committed, task, 0)}")
+    committed = [x for x in at(read_rows(ROWS), task=task, step=0) if x["arm"] in names]
+    print(f"{table(rows)}\n\nIn {ROWS.name}, step 0:\n\n{table(committed)}")
 
 
 def main() -> None:
@@ -383,11 +389,12 @@ def main() -> None:
             for job in as_completed(jobs):
                 write_rows(ROWS, [*read_rows(ROWS), *job.result()])
     rows = read_rows(ROWS)
-    text = "# What is one rollout's gradient worth?\n"
-    for task, step in sorted({(row["task"], int(row["step"])) for row in rows}):
-        text += f"\n## {task}, step {step}\n\n{table(rows, task, step)}\n"
-    for task, seed in sorted({(x["task"], x["seed"]) for x in rows if int(x["seed"]) in SCALED}):
-        rank = after_scaling(rows, task, seed)
+    text = "# What is one rollout's gradient worth?\n\nstudies/gradients.py has the formulas.\n"
+    tasks = sorted({row["task"] for row in rows})
+    for task, step in product(tasks, STEPS):
+        text += f"\n## {task}, step {step}\n\n{table(at(rows, task=task, step=step))}\n"
+    for task, seed in product(tasks, SCALED):
+        rank = after_scaling(at(rows, task=task, seed=seed, step=0))
         text += f"\nRank correlation after AdamW's scaling, {task}, base seed {seed}: {rank:.2f}\n"
     publish(ROWS, text)
     figure(rows)
