@@ -47,9 +47,25 @@ def test_the_first_weights():
 def test_numbers_are_of_their_level():
     """A task without zeros, or with leading ones, is another task."""
     rng = np.random.default_rng(0)
-    for name, numbers in (("sum", range(10)), ("add", range(10, 100)), ("mul", range(2, 10))):
+    two = range(10, 100)
+    for name, first, last in (
+        ("sum", range(10), range(10)),
+        ("add", two, two),
+        ("mul", two, range(2, 10)),
+    ):
         prompts = [TASKS[name].problem(rng, 2).prompt.strip(" =") for _ in range(3000)]
-        assert {int(re.split("[+*]", prompt)[-1]) for prompt in prompts} == set(numbers)
+        numbers = [[int(n) for n in re.split("[+*]", prompt)] for prompt in prompts]
+        assert [set(drawn) for drawn in zip(*numbers)] == [set(first), set(last)]
+
+
+def test_the_first_token_stands_in_the_first_column():
+    """A cache that begins with a column of zeros: all tokens look at it, and stand one further."""
+    model = tiny_gpt()
+    tokens = torch.randint(18, (2, 5))
+    x = model.embed_token(tokens) + model.embed_position.weight[:5]
+    for block in model.blocks:
+        x, _ = block(x, x.new_zeros(2, 0, 8), torch.full((5, 5), -torch.inf).triu(1))
+    close(model(tokens)[0], model.norm(x), 1e-5)
 
 
 def test_defaults(monkeypatch):
