@@ -12,7 +12,7 @@ import json
 import sys
 import time
 import zlib
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from pathlib import Path
 
 import numpy as np
@@ -245,12 +245,16 @@ accuracy_sampled_steps_correct"""
 def number(kind, low, high=10**9, multiple=None):
     """An argparse type: a text becomes a number from low to high."""
 
-    def number(text: str):  # argparse puts this name into its message
+    def number(text: str):
         value = kind(text)
         if not low <= value <= high or (multiple and value % multiple):
-            raise ArgumentTypeError(f"must be from {low} to {high}, not {text}")
+            raise ValueError
         return value
 
+    # argparse puts this name into its message, for a ValueError of kind(text) too
+    number.__name__ = (
+        f"({f'multiple of {multiple}' if multiple else kind.__name__} from {low} to {high})"
+    )
     return number
 
 
