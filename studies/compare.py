@@ -33,7 +33,7 @@ from tasks import TASKS
 
 ROWS = TABLES / "compare.csv"
 CURVES = TABLES / "compare-curves.csv"
-ARMS = {"add": [*VARIANTS, "grpo-1", "compensation-1", "random", "settled"], "mul": [*VARIANTS]}
+ARMS = {"add": [*VARIANTS], "mul": [*VARIANTS]}
 LAST = 10  # steps: what describes the end of a run is a mean over these
 HYPOTHESES = {  # name: variant, what it expects of variant minus grpo, the measure on add, on mul
     "H1": ("critic", -1, "mean_sampled", "mean_sampled"),
@@ -140,14 +140,17 @@ def measures(task: str, arm: str, seed: int, done: Path) -> dict:
 
 
 def curve(task: str, arm: str, seed: int, done: Path) -> list[dict]:
-    """Sampled accuracy by level wherever the run measured it, step 0 being the base model."""
+    """Sampled accuracy wherever the run measured it, step 0 being the base model: a row a level."""
     base = json.loads((done / "summary.json").read_text())["base_sampled_by_level"]
-    points = [(0, " ".join(str(share) for share in base.values()))]
+    points = {"0": [f"{share:.4g}" for share in base.values()]}
     for step in read_rows(done / "metrics.csv"):
         if step["accuracy"]:
-            points.append((int(step["step"]), step["accuracy_sampled_by_level"]))
+            points[step["step"]] = step["accuracy_sampled_by_level"].split()
     head = {"task": task, "arm": arm, "seed": seed}
-    return [head | {"step": step, "sampled_by_level": shares} for step, shares in points]
+    rows = [head | {"level": level} for level in base]
+    for i, row in enumerate(rows):
+        row |= {step: shares[i] for step, shares in points.items()}
+    return rows
 
 
 def run_seed(task: str, seed: int, arms: list[str], out: str) -> list[tuple]:
@@ -156,10 +159,9 @@ def run_seed(task: str, seed: int, arms: list[str], out: str) -> list[tuple]:
 
 
 def add(results: list[tuple[dict, list[dict]]]) -> None:
-    """Adds the rows of a seed to the two files; curves of grpo alone, for the figure."""
+    """Adds the rows of a seed to the two files."""
     write_rows(ROWS, read_rows(ROWS) + [row for row, _ in results])
-    points = [point for row, points in results for point in points if row["arm"] == "grpo"]
-    write_rows(CURVES, read_rows(CURVES) + points)
+    write_rows(CURVES, read_rows(CURVES) + [x for _, rows in results for x in rows])
 
 
 def rows_of(task: str) -> dict[tuple[str, int], dict]:
@@ -228,18 +230,17 @@ def levels_figure() -> None:
     plt = pyplot()
     _, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
     for ax, task in zip(axes, ARMS):
-        points = [
-            x for x in read_rows(CURVES) if x["task"] == task and int(x["seed"]) <= REPLICATES
-        ]
-        steps = sorted({int(x["step"]) for x in points})
-        at = [[x["sampled_by_level"].split() for x in points if int(x["step"]) == n] for n in steps]
-        curves = np.array(at, dtype=float)  # (steps, seeds, levels)
+        points = [x for x in read_rows(CURVES) if x["task"] == task and x["arm"] == "grpo"]
+        steps = [name for name in points[0] if name.isdigit()]
         for i, level in enumerate(TASKS[task].levels):
+            at = [[x[n] for n in steps] for x in points if x["level"] == str(level)]
+            curves = np.array(at, dtype=float)  # (seeds, steps)
             colour = plt.cm.viridis(i / len(TASKS[task].levels))
-            ax.plot(steps, np.median(curves[:, :, i], 1), color=colour, label=f"{level} digits")
-            low, high = np.quantile(curves[:, :, i], [0.25, 0.75], axis=1)
-            ax.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
-        ax.set(title=f"{task}, {curves.shape[1]} base models", xlabel="step", ylim=(0, 1))
+            n = [int(step) for step in steps]
+            ax.plot(n, np.median(curves, 0), color=colour, label=f"{level} digits")
+            low, high = np.quantile(curves, [0.25, 0.75], axis=0)
+            ax.fill_between(n, low, high, color=colour, alpha=0.12, linewidth=0)
+        ax.set(title=f"{task}, {len(curves)} base models", xlabel="step", ylim=(0, 1))
     axes[0].set_ylabel("accuracy, sampled, held out")
     axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     plt.tight_layout()

@@ -376,6 +376,7 @@ def own(variant: str, task: str, seed: int, out: str) -> None:
 def main() -> None:
     parser = options(__doc__, range(1, REPLICATES + 1), ("add", "mul"))
     parser.add_argument("--jobs", type=int, default=2, help="side by side, one thread each")
+    parser.add_argument("--steps", nargs="+", type=int, choices=STEPS, default=STEPS)
     parser.add_argument("--variant", choices=ARMS, help="compare this one on one base model")
     parser.add_argument("--task", choices=TASKS, default="add", help="for --variant")
     parser.add_argument("--base-seed", type=int, default=1, help="for --variant")
@@ -384,7 +385,7 @@ def main() -> None:
         return own(args.variant, args.task, args.base_seed, args.out)
     models = [*product(args.tasks, args.seeds)]
     with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
-        for step in STEPS:  # one after the other, so that no two jobs make the same run
+        for step in args.steps:  # one after the other, so that no two jobs make the same run
             jobs = [pool.submit(measure, *model, step, args.out) for model in models]
             for job in as_completed(jobs):
                 write_rows(ROWS, [*read_rows(ROWS), *job.result()])
