@@ -114,6 +114,33 @@ def shuffled_L(rollout: Rollout) -> Tensor:
     return likelihood(replace(rollout, answer_likelihood=L))
 
 
+def alike(rollout: Rollout) -> Tensor:
+    """Whether responses i and j of a group have the same tokens up to t, (P, G, G, T)."""
+    return (rollout.tokens[:, :, None] == rollout.tokens[:, None]).cumprod(-1).bool()
+
+
+def shared_prefix(rollout: Rollout) -> Tensor:
+    """grpo, but 0 for tokens of an incorrect response as long as a correct one is the same."""
+    correct = (rollout.rewards == 1)[:, None, :, None]
+    A = grpo(rollout)
+    return A.masked_fill((A < 0) & (alike(rollout) & correct).any(2), 0.0)
+
+
+def prefix_baseline(rollout: Rollout) -> Tensor:
+    """A_{i,t} = r_i - the mean reward of the other responses that are the same before t.
+
+    If there are none, of all others, as in rloo. This baseline does not depend on y_{i,t} or on
+    what follows, so it adds no bias (grpo.py); but it is a mean of fewer rewards.
+    """
+    G = rollout.rewards.size(1)
+    others = ~torch.eye(G, dtype=torch.bool, device=rollout.mask.device)[..., None]  # (G, G, 1)
+    before = torch.nn.functional.pad(alike(rollout)[..., :-1], (1, 0), value=True) & others
+    counted = torch.where(before.any(2, keepdim=True), before, others).float()  # (P, G, G, T)
+    r = rollout.rewards[:, None, :, None]
+    baseline = (counted * r).sum(2) / counted.sum(2)  # (P, G, T)
+    return on_tokens(rollout, rollout.rewards[..., None] - baseline)
+
+
 def judged_by(model: GPT, rollout: Rollout) -> Tensor:
     """critic, with this model as it is."""
     return critic(replace(rollout, token_bias=token_bias(model, rollout)))
@@ -121,10 +148,11 @@ def judged_by(model: GPT, rollout: Rollout) -> Tensor:
 
 FUNCTIONS = {name: f for name, f in VARIANTS.items() if name not in ("critic", "culling")}
 FUNCTIONS |= {f.__name__: f for f in (no_baseline, half, random_sparing, truth, shuffled_L)}
+FUNCTIONS |= {f.__name__: f for f in (shared_prefix, prefix_baseline)}  # the two invented ones
 FUNCTIONS |= {f"negative_{c}": partial(negative, c=c) for c in (0.1, 0.3)}
 FUNCTIONS["nthr_eta0"] = partial(nthr, eta=0.0)
 AGGREGATES = {name: loss.get("aggregate", "token") for name, loss in LOSS.items()}
-AGGREGATES |= {"no_baseline": "constant", "rloo": "constant"}
+AGGREGATES |= dict.fromkeys(["no_baseline", "rloo", "prefix_baseline"], "constant")
 # culling has the gradient of grpo; critic is in AGES
 ARMS = {name: (f, AGGREGATES.get(name, "token")) for name, f in FUNCTIONS.items()}
 

@@ -58,3 +58,15 @@ def test_sparing():
     rollout = scripted([problem(SUM, [7, 8, 5], 3)], [["15,20#20", "15,21#21", "05,20#2"]])
     zeros = (study.truth(rollout) == 0)[0].int().tolist()
     assert zeros == [[0] * 9, [1, 1, 1, 1, 0, 0, 0, 0, 0], [0, 1, 1, 1, 1, 0, 0, 0, 1]]
+
+
+def test_prefixes():
+    """A baseline that has seen its token, or that counts its own response; tokens spared late."""
+    texts = ["15,20#20", "15,21#21", "15,20#2", "1"]
+    rollout = scripted([problem(SUM, [7, 8, 5], 3)], [texts])  # correct: the first one
+    zeros = (study.shared_prefix(rollout) == 0)[0].int().tolist()
+    assert zeros == [[0] * 9, [1, 1, 1, 1, 0, 0, 0, 0, 0], [1] * 7 + [0, 1], [1, 0] + [1] * 7]
+    A = study.prefix_baseline(rollout)[0]
+    close(A[0], torch.tensor([1.0] * 9))  # no other response is correct
+    close(A[1], -torch.tensor([1 / 3, 1 / 3, 1 / 2, 1 / 2, 1 / 2, 1 / 3, 1 / 3, 1 / 3, 1 / 3]))
+    close(A[3], -torch.tensor([1 / 3, 1 / 3] + [0] * 7))
