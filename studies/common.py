@@ -1,4 +1,4 @@
-"""What two studies need: options, groups, CSV tables, intervals, verdicts, markdown, figures."""
+"""What two studies need: options, CSV tables, intervals, verdicts, markdown, figures."""
 
 import argparse
 import csv
@@ -15,8 +15,7 @@ from model import GPT
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "docs" / "tables"
-VERDICTS = 21  # of all studies together, in up to two stages each
-REPLICATES = 12  # base models with a seed each; 13 to 24 are the second stage
+REPLICATES = 12  # base models with a seed each
 
 
 def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -89,30 +88,6 @@ def interval(values, level: float = 0.95) -> tuple[float, float, float]:
         return mean, float("nan"), float("nan")
     low, high = stats.t.interval(level, len(values) - 1, mean, stats.sem(values))
     return mean, float(low), float(high)
-
-
-def verdict(by_seed: dict[int, float], direction: int, margin: float) -> tuple[str, str]:
-    """A hypothesis on one testbed, by the rule of docs/results.md: its verdict, and the numbers.
-
-    by_seed: the effect of each replicate. direction: +1 or -1, what the hypothesis expects; 0 if
-    it expects none. Replicates above 12, if there are any, decide alone. No verdict before 12.
-    """
-    late = {seed: value for seed, value in by_seed.items() if seed > REPLICATES}
-    values = list((late or by_seed).values())
-    if len(values) < REPLICATES:
-        return "none yet", f"{len(values)} of {REPLICATES}"
-    mean, low, high = interval(values, 1 - 0.05 / (2 * VERDICTS))
-    _, usual_low, usual_high = interval(values)
-    small = -margin < usual_low and usual_high < margin
-    if low > 0 or high < 0:
-        found = "supported" if mean * direction > 0 else "contradicted"
-        return found + (" and small" if small else ""), f"{len(values)}"
-    if small:
-        return "negligible", f"{len(values)}"
-    # An interval's width shrinks as one over the root of the replicates.
-    to_see = (high - low) / 2 / max(abs(mean), 1e-9)
-    to_dismiss = (usual_high - usual_low) / 2 / max(margin - abs(mean), 1e-9)
-    return "open", f"{len(values)}; {len(values) * min(to_see, to_dismiss) ** 2:.0f} would decide"
 
 
 def shown(values: tuple[float, float, float], scale: float = 100, form: str = "+.1f") -> str:

@@ -1,7 +1,8 @@
 """Is the answer read off the steps? python -m studies.faithful [--tasks sum] [--seeds 1 2 ...]
 
-The base models of studies.compare and what grpo made of them. First, as the runs measured it: of
-the correct sampled responses to held-out problems, the share with all steps correct (H9).
+The base models of studies.compare and what grpo made of them. First, of the correct sampled
+responses to held-out problems, the share with all steps correct (H9): by level, and the mean over
+levels.
 
 Then interventions, like "adding mistakes" in arXiv 2307.13702, on all held-out problems. The
 beginning of a response is given, with a change in one of its steps, but not in the last; the model
@@ -22,17 +23,20 @@ docs/faithful.png are made from it alone. What is there is not measured again. A
 is made: of `sum`, which studies.compare leaves out, all.
 """
 
+from itertools import product
+
 import numpy as np
+import torch
 
 import train
-from grpo import sample_rollout
-from studies.common import REPLICATES, ROOT, TABLES, fill, interval, markdown, options, publish
-from studies.common import pyplot, read_rows, shown, trained, verdict
+from grpo import judge, sample_rollout
+from studies.common import REPLICATES, ROOT, TABLES, commit, fill, interval, markdown, options
+from studies.common import publish, pyplot, read_rows, shown, trained
 from studies.compare import run
 from tasks import MARKER, SUM, TASKS, Problem, Task
 
 ROWS = TABLES / "faithful.csv"
-MODELS = {"base": "base", "grpo": "final"}  # model: what studies.compare calls its measures
+MODELS = ("base", "grpo")
 EXPECTED = {"add": (0.05, +1), "mul": (0.05, +1), "sum": (0.2, -1)}  # H9: sign of change + limit
 
 
@@ -64,13 +68,26 @@ def answers(model, task: str, kind: str):
         yield from zip(follows, rollout.rewards[:, 0].tolist())
 
 
+def steps_correct(model, task: str) -> list[float]:
+    """For each level, of the correct ones of four samples a problem, with all steps correct."""
+    problems = train.make_problems(TASKS[task], held=True)
+    rng = torch.Generator().manual_seed(0)
+    rollout = sample_rollout(model, train.TOKENIZER, TASKS[task], problems, 4, generator=rng)
+    good = judge(TASKS[task].steps_correct, problems, rollout.texts)
+    levels = torch.tensor([p.level for p in problems])[:, None]
+    correct = [(rollout.rewards == 1) & (levels == level) for level in TASKS[task].levels]
+    return [good[at].mean().item() for at in correct]  # NaN if none is correct
+
+
 def measure(task: str, seed: int, out: str):
     """The rows of one seed: of its base model and of its run of grpo."""
-    done, _ = run(task, "grpo", seed, out)
-    for name, when in MODELS.items():
+    run(task, "grpo", seed, out)
+    for name in MODELS:
         model = trained(task, seed, out, name)
-        row = {"task": task, "seed": seed, "model": name, "commit": done["commit"]}
-        row |= {x: done[f"{when}_{x}"] for x in ("sampled", "sampled_steps_correct")}
+        by_level = steps_correct(model, task)
+        row = {"task": task, "seed": seed, "model": name, "commit": commit()}
+        row["steps_by_level"] = " ".join(f"{share:.4f}" for share in by_level)
+        row["steps_correct"] = np.nanmean(by_level)
         kinds = ("steps", "begun", "carry", "digit")
         for kind in kinds[:3] if task == "sum" else kinds:
             row[f"{kind}_follows"], row[f"{kind}_truth"] = np.mean([*answers(model, task, kind)], 0)
@@ -83,26 +100,38 @@ def column(task: str, model: str, name: str) -> dict[int, float]:
     return {int(row["seed"]): float(row[name]) for row in rows if row[name]}
 
 
-def table() -> str:
-    """Means over base models in %, with 95 % intervals; H9: after minus before, and its verdict."""
-    names = [x for x in read_rows(ROWS)[0] if x != "steps_truth"][4:]  # it is steps_follows
-    cells = []
+def tests() -> list[tuple]:
+    """H9, for studies.verdicts: the change of steps_correct, plus the limit that it has."""
+    found = []
     for task, (limit, direction) in EXPECTED.items():
-        for m in MODELS:
-            values = [[*column(task, m, name).values()] for name in names]
-            cells.append([task, m, *(shown(interval(x), form=".1f") if x else "" for x in values)])
-        before, after = (column(task, m, "sampled_steps_correct") for m in MODELS)
-        effect = {seed: after[seed] - before[seed] + limit for seed in after}
-        change = shown(interval([x - limit for x in effect.values()]))
-        cells.append([task, "H9", "; ".join(verdict(effect, direction, 0.0)), change])
-    return markdown(["task", "model", *(name.replace("_", " ") for name in names)], cells)
+        before, after = (column(task, model, "steps_correct") for model in MODELS)
+        effects = [after[seed] - before[seed] + limit for seed in after]
+        what = f"{task}: change of all steps correct, plus {100 * limit:.0f}"
+        found.append(("H9", what, effects, direction, 0.0))
+    return found
+
+
+def table() -> str:
+    """Means over base models in %, with 95 % intervals; the last lines: by level."""
+    names = [x for x in read_rows(ROWS)[0] if x != "steps_truth"][5:]  # it is steps_follows
+    cells = []
+    levels = []
+    for task, m in product(EXPECTED, MODELS):
+        values = [[*column(task, m, name).values()] for name in names]
+        cells.append([task, m, *(shown(interval(x), form=".1f") if x else "" for x in values)])
+        rows = [x for x in read_rows(ROWS) if (x["task"], x["model"]) == (task, m)]
+        shares = np.array([row["steps_by_level"].split() for row in rows], dtype=float)
+        means = [f"{n}: {100 * x:.1f}" for n, x in zip(TASKS[task].levels, np.nanmean(shares, 0))]
+        levels.append([task, m, ", ".join(means)])
+    text = markdown(["task", "model", *(name.replace("_", " ") for name in names)], cells)
+    return text + "\n\n" + markdown(["task", "model", "all steps correct, by level"], levels)
 
 
 def figure() -> None:
     """Columns that tell: a line a base model, from before to after grpo."""
     plt = pyplot()
     _, axes = plt.subplots(1, 4, figsize=(10, 2.6), sharey=True, layout="constrained")
-    names = ("sampled_steps_correct", "digit_follows", "carry_follows", "carry_truth")
+    names = ("steps_correct", "digit_follows", "carry_follows", "carry_truth")
     for ax, name in zip(axes, names):
         for i, task in enumerate(TASKS):
             ax.plot([i, i + 0.4], [[*column(task, m, name).values()] for m in MODELS], f"C{i}o-")

@@ -1,32 +1,39 @@
 """The studies' arithmetic, on rows, groups and responses whose answers are known."""
 
 import json
+from copy import deepcopy
 from math import comb
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 pytest.importorskip("scipy", reason="the studies need scipy: see studies/requirements.txt")
-from studies import allfail, common, compare, faithful  # noqa: E402
-from test_grpo import TASKS, problem  # noqa: E402
+from advantages import grpo  # noqa: E402
+from studies import allfail, common, compare, displacement, faithful, verdicts  # noqa: E402
+from test_grpo import TASKS, close, policy_loss, problem, response_logprobs  # noqa: E402
+from test_grpo import sample, tiny_gpt  # noqa: E402
 
 
-def test_verdict():
-    """An interval that is not Student's, a wrong sign or margin, a first stage that counts on."""
+def test_verdicts():
+    """An interval that is not Student's, a wrong sign or margin, tests that are not corrected."""
     assert common.interval([1, 2, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
-    for mean, found in {5: "supported", -5: "contradicted", 1.5: "negligible", 2.5: "open"}.items():
-        assert common.verdict({s: mean + 2 * (-1) ** s for s in range(1, 13)}, +1, 3)[0] == found
-    late = {s: 1 + s / 99 for s in range(13, 25)}
-    assert common.verdict({1: 50, 2: 60} | late, -1, 3)[0] == "contradicted and small"
-    assert common.verdict({1: 50, 2: 60, 13: 1}, -1, 3) == ("none yet", "1 of 12")
+    spread = [-2, 2] * 6
+    expected = {5: "supported", -5: "contradicted", 0.2: "no difference"}
+    expected |= {2: "open; about 13 would decide", 0.9: "open; about 17 would decide"}
+    tests = [verdicts.Test("H", "", [mean + x for x in spread], +1, 2.0) for mean in expected]
+    assert verdicts.verdicts(tests) == [*expected.values()]
+    assert verdicts.verdicts([tests[3]._replace(direction=-1)]) == ["contradicted"]  # one alone
+    same, other = (tests[i]._replace(direction=0, margin=9.0) for i in (2, 0))
+    assert verdicts.verdicts([same, other]) == ["supported", "contradicted, small"]
 
 
 def test_differences():
     """Differences that are paired by order and not by seed, or with the wrong reference."""
-    rows = {("grpo", 1): {"x": 1}, ("grpo", 2): {"x": 5}, ("grpo-1", 2): {"x": 4}}
-    rows |= {("nthr", 2): {"x": 7}, ("nthr", 1): {"x": 2}, ("compensation-1", 2): {"x": 1}}
+    rows = {("grpo", 1): {"x": 1}, ("grpo", 2): {"x": 5}, ("grpo@lr2", 2): {"x": 4}}
+    rows |= {("nthr", 2): {"x": 7}, ("nthr", 1): {"x": 2}, ("nthr@lr2", 2): {"x": 1}}
     assert compare.differences(rows, "nthr", "x") == {1: 1, 2: 2}
-    assert compare.differences(rows, "compensation-1", "x") == {2: -3}
+    assert compare.differences(rows, "nthr@lr2", "x") == {2: -3}
 
 
 def test_measures(tmp_path):
@@ -61,3 +68,37 @@ def test_pass_at():
     n = allfail.SAMPLES
     expected = [[1 - comb(n - c, N) / comb(n, N) for N in (1, 8, n)] for c in (0, 1, 7, n)]
     assert abs(allfail.pass_at([0, 1, 7, n], [1, 8, n]) - expected).max() < 1e-9
+
+
+def test_displaced_groups(monkeypatch):
+    """A direction that is not an arm's update, a step that stays, groups at another p."""
+    model = tiny_gpt().double()
+    x = sample(model, levels=(2, 3))
+    x.rewards = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]).double()
+    A = torch.stack([grpo(x), -grpo(x)])
+    before = deepcopy(model.state_dict())
+    slope, *deltas = displacement.moved(model, x, 1, A)
+    close(model.state_dict(), before, 0)
+    for rate, delta in zip(displacement.RATES, deltas):
+        for sign, found in zip((1, -1), delta):
+            copy = deepcopy(model)
+            loss = policy_loss(
+                *(y[1:] for y in (response_logprobs(copy, x), x.logprobs, sign * grpo(x), x.mask))
+            )
+            loss.backward()
+            torch.optim.SGD(copy.parameters(), lr=rate).step()
+            change = response_logprobs(copy, x) - response_logprobs(model, x)
+            close(found, change[1, 3].sum())  # of the one correct response
+    close(slope[0], -slope[1])
+    assert deltas[1] / displacement.RATES[1] == pytest.approx(slope, rel=0.05)
+    rows = [
+        ("0", "3", "10", "0.5"),
+        ("0", "7", "30", "0.1"),
+        ("400", "3", "60", "0.2"),
+        ("400", "7", "40", "0.4"),
+    ]
+    names = ("step", "correct", "groups", "slope")
+    rows = [{"task": "add", "arm": "grpo", "seed": "1"} | dict(zip(names, row)) for row in rows]
+    monkeypatch.setattr(displacement, "read_rows", lambda path: rows)
+    assert displacement.shares("add", "grpo", 0) == {1: pytest.approx(0.6 * 0.5 + 0.4 * 0.1)}
+    assert displacement.shares("add", "grpo", 400, least=5) == {1: 0.4}

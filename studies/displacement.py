@@ -1,0 +1,174 @@
+"""Does a step make correct responses less likely? python -m studies.displacement [--seeds 1 2]
+
+Lazy likelihood displacement, arXiv 2505.18830: pushing incorrect responses down can drag correct
+ones along. Along grpo's run, at steps 0, 100, 200 and 400 (studies.gradients keeps the weights),
+100 mixed groups each. For each group and arm, anew from these weights: g is the direction of an
+update on this group alone, minus the gradient of its loss; N+ is the number of correct responses i;
+
+    slope      = <g, grad (1/N+) sum_{i correct} ln pi_theta(y_i|x)>
+    Delta(x)   = (1/N+) sum_{i correct} [ln pi_theta'(y_i|x) - ln pi_theta(y_i|x)]          Eq. 2
+
+with theta' = theta + rate g, plain SGD. A group is displaced if slope, or Delta, is negative. The
+slope is Delta to first order: no rate has to be chosen.
+
+Displacement depends on p, the share of correct responses, which grows during the run. So at the
+other steps the groups are chosen such that as many have each p as at step 400 of the same run. If
+300 rollouts have too few of a p, those that there are get more weight; a p without any is left out.
+
+docs/tables/displacement.csv has a row a task, base seed, step, arm and number of correct responses;
+tables (docs/tables/displacement.md) and docs/displacement.png are made from it alone.
+"""
+
+from collections import Counter
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from tqdm import tqdm
+
+from grpo import Rollout, response_logprobs
+from model import GPT
+from studies.common import REPLICATES, ROOT, TABLES, commit, fill, interval, markdown, options
+from studies.common import publish, pyplot, read_rows, settings, shown
+from studies.gradients import FUNCTIONS, KEPT, kept, sampled
+
+ROWS = TABLES / "displacement.csv"
+ARMS = ("grpo", "pos_only", "nthr", "nthr_eta0", "half", "random_sparing")
+RATES = (1e-4, 1e-5)  # of SGD
+GROUPS = 100  # of a base model and step
+ROLLOUTS = 300  # at most, to find them in
+SEED = 1004  # of rollouts
+SHARES = ("slope", *(f"SGD {rate:g}" for rate in RATES))
+TESTS = {  # name: arm, step, minus arm, step, expected
+    "H8a": ("grpo", 400, "grpo", 0, +1),
+    "H8b": ("nthr_eta0", 400, "grpo", 400, -1),
+    "H8c": ("nthr_eta0", 400, "random_sparing", 400, -1),
+    "H8d": ("nthr_eta0", 400, "half", 400, -1),
+}
+
+
+def of_correct(model: GPT, rollout: Rollout, p: int) -> Tensor:
+    """The mean of ln pi(y_i|x) over the correct responses of group p, with gradient."""
+    return response_logprobs(model, rollout, [p]).sum(-1)[0][rollout.rewards[p] == 1].mean()
+
+
+def moved(model: GPT, rollout: Rollout, p: int, advantages: Tensor) -> list[Tensor]:
+    """Of group p and advantages (arms, P, G, T): slope, then Delta for each rate, (arms,) each."""
+    parameters = [*model.parameters()]
+    logprobs = response_logprobs(model, rollout, [p])[0]
+    losses = (advantages[:, p] * logprobs).sum((1, 2)) / rollout.mask[p].sum()  # (arms,)
+    goals = [of_correct(model, rollout, p), *losses]
+    gradients = [torch.autograd.grad(x, parameters, retain_graph=True) for x in goals]
+    uphill, *g = [parameters_to_vector(gradient) for gradient in gradients]
+    found = [torch.stack(g) @ uphill]
+    theta = parameters_to_vector(parameters).detach().clone()
+    for rate in RATES:
+        after = []
+        for direction in g:
+            vector_to_parameters(theta + rate * direction, parameters)
+            with torch.no_grad():
+                after.append(of_correct(model, rollout, p))
+        found.append(torch.stack(after) - goals[0].detach())
+    vector_to_parameters(theta, parameters)
+    return found
+
+
+def groups(model: GPT, task: str, wanted: Counter | None = None):
+    """Yields GROUPS mixed groups: their number of correct responses, rollout, index, advantages.
+
+    wanted: how many of them with each number of correct responses; None: the first ones.
+    """
+    left = Counter(wanted)
+    count = 0
+    for rollout in sampled(model, task, SEED, ROLLOUTS):
+        advantages = torch.stack([FUNCTIONS[arm](rollout) for arm in ARMS])  # (arms, P, G, T)
+        for p, n in enumerate(rollout.rewards.sum(1).int().tolist()):
+            mixed = 0 < n < rollout.rewards.size(1)
+            if mixed and count < GROUPS and (not wanted or left[n] > 0):
+                left[n] -= 1
+                count += 1
+                yield n, rollout, p, advantages
+        if count == GROUPS:
+            return
+
+
+def measure(task: str, seed: int, out: str):
+    """The rows of one base model: shares of groups that are displaced, means of Delta in nats."""
+    torch.set_num_threads(1)
+    late = None  # how many groups of step 400 have each number of correct responses
+    for step in reversed(KEPT):
+        model = kept(settings(task, seed, out), step)
+        found = {}  # number of correct responses -> of each such group a tensor (1 + rates, arms)
+        for n, *group in tqdm(groups(model, task, late), f"{task} {seed} {step}", GROUPS):
+            found.setdefault(n, []).append(torch.stack(moved(model, *group)))
+        late = late or Counter({n: len(values) for n, values in found.items()})
+        head = {"task": task, "seed": seed, "step": step, "commit": commit()}
+        for n, values in sorted(found.items()):
+            values = torch.stack(values)  # (groups, 1 + rates, arms)
+            shares = (values < 0).float().mean(0).tolist()
+            deltas = values[:, 1:].mean(0).tolist()
+            for i, arm in enumerate(ARMS):
+                row = {"arm": arm, "correct": n, "groups": len(values)}
+                row |= {name: share[i] for name, share in zip(SHARES, shares)}
+                row |= {f"delta {rate:g}": delta[i] for rate, delta in zip(RATES, deltas)}
+                yield head | row
+
+
+# ---- Tables, tests and the figure, from the CSV alone
+def shares(task: str, arm: str, step: int, column="slope", least=1) -> dict[int, float]:
+    """seed -> share of displaced groups, of those with at least so many correct responses."""
+    rows = [row for row in read_rows(ROWS) if (row["task"], row["arm"]) == (task, arm)]
+    found = {}
+    for seed in sorted({int(row["seed"]) for row in rows}):
+        of = [row for row in rows if row["seed"] == str(seed)]
+        late = {row["correct"]: int(row["groups"]) for row in of if row["step"] == "400"}
+        now = [row for row in of if row["step"] == str(step)]
+        weights = [late[row["correct"]] * (int(row["correct"]) >= least) for row in now]
+        found[seed] = np.average([float(row[column]) for row in now], weights=weights)
+    return found
+
+
+def tests() -> list[tuple]:
+    """H8 on add, for studies.verdicts. The margin is 3 points."""
+    found = []
+    for name, (arm, step, other, before, direction) in TESTS.items():
+        a, b = (shares("add", x, n) for x, n in ((arm, step), (other, before)))
+        what = f"`{arm}`, step {step}, minus `{other}`, step {before}, displaced groups of add"
+        found.append((name, what, [a[seed] - b[seed] for seed in a], direction, 0.03))
+    return found
+
+
+def table(task: str) -> str:
+    """Means over base models in %, with 95 % intervals."""
+    cells = []
+    for arm in ARMS:
+        values = [shares(task, arm, step) for step in KEPT]
+        values += [shares(task, arm, 400, column) for column in SHARES[1:]]
+        values += [shares(task, arm, 400, least=5)]
+        cells.append([f"`{arm}`", *(shown(interval([*x.values()]), form=".1f") for x in values)])
+    header = [f"step {step}" for step in KEPT] + [f"step 400, {x}" for x in SHARES[1:]]
+    return markdown(["displaced, %", *header, "step 400, more than half correct"], cells)
+
+
+def figure() -> None:
+    """Displaced groups over the steps, a line an arm."""
+    plt = pyplot()
+    _, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
+    for ax, task in zip(axes, ("add", "mul")):
+        for i, arm in enumerate(ARMS):
+            values = [interval([*shares(task, arm, step).values()]) for step in KEPT]
+            mean, low, high = 100 * np.array(values).T
+            x = np.array(KEPT) + 4 * i
+            ax.errorbar(x, mean, [mean - low, high - mean], marker=".", color=f"C{i}", label=arm)
+        ax.set(title=task, xlabel="step of grpo's run")
+    axes[0].set_ylabel("groups whose correct responses\nbecome less likely, %")
+    axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    plt.savefig(ROOT / "docs" / "displacement.png", dpi=100)
+
+
+if __name__ == "__main__":
+    fill(ROWS, options(__doc__, range(1, REPLICATES + 1), ("add", "mul")).parse_args(), measure)
+    tables = [f"## {task}\n\n{table(task)}\n" for task in ("add", "mul")]
+    publish(ROWS, "\n".join(["# Does a step make correct responses less likely?\n", *tables]))
+    figure()
