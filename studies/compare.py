@@ -12,9 +12,8 @@ Every run has train.py's settings. --arms names one of these sets:
     misconception  the warm-up shows solutions without carrying, but for one in a thousand
 
 Seeds stand side by side, one thread each. Each seed's rows are added to docs/tables/compare.csv
-when the seed is whole; a row that is there is not run again. docs/tables/compare-curves.csv has
-accuracy by level over the steps. docs/tables/compare.md and docs/levels.png are made from these two
-files alone.
+when the seed is whole; a row that is there is not run again. Columns "step 0" and so on have
+sampled accuracy by level. docs/tables/compare.md and docs/learning.png are made from it alone.
 """
 
 import contextlib
@@ -38,11 +37,10 @@ from studies.gradients import ARMS as GRADIENTS
 from tasks import ADD, EOS, MARKER, TASKS, add, from_columns
 
 ROWS = TABLES / "compare.csv"
-CURVES = TABLES / "compare-curves.csv"
 PUSHED = ["negative_0.1", "negative_0.3", "negative", "ngrpo"]
 ARMS = {  # set: its arms, testbeds and number of seeds. "nthr@x" is nthr with something else: x
     "variants": ([*VARIANTS], ["add", "mul"], REPLICATES),
-    "others": ([*(GRADIENTS.keys() - VARIANTS.keys()), "substituted"], ["add", "mul"], 6),
+    "others": ([x for x in GRADIENTS if x not in VARIANTS] + ["substituted"], ["add", "mul"], 6),
     "controls": (["random", "grpo@settled"], ["add"], 6),
     "rates": (
         [f"{x}@lr{lr}" for x in ("grpo", "pos_only", "nthr", "negative") for lr in (15e-5, 6e-4)],
@@ -52,6 +50,7 @@ ARMS = {  # set: its arms, testbeds and number of seeds. "nthr@x" is nthr with s
     "misconception": ([f"{x}@misconception" for x in ("grpo", *PUSHED)], ["add"], 6),
 }
 LAST = 10  # steps: what describes the end of a run is a mean over these
+OVER_THE_RUN = ("all_fail", "entropy", "coherence", "steps_correct", "grad_norm", "clip_fraction")
 MEASURES = {  # columns of compare.csv: their headings
     "mean_sampled": "sampled, over the run",
     "mean_hard": "hard levels, over the run",
@@ -139,170 +138,135 @@ def other_base(args, how: str) -> None:
 
 
 # ---- Runs and what is kept of them
-def run(task: str, arm: str, seed: int, out: str) -> tuple[dict, list[dict]]:
-    """One run of train.py, its output in a log, unless it is there. Its row and its curve."""
+def run(task: str, arm: str, seed: int, out: str) -> dict:
+    """One run of train.py, what it prints in a log, unless it is there. Its row."""
     torch.set_num_threads(1)
     variant, _, how = arm.partition("@")
     functions = {name: function for name, (function, _) in GRADIENTS.items()}
     VARIANTS.update({"random": random_rewards, "substituted": substituted} | functions | VARIANTS)
-    means = {name: {"aggregate": x} for name, (_, x) in GRADIENTS.items() if name != "rloo"}
-    LOSS.update({name: x for name, x in means.items() if x["aggregate"] != "token"} | LOSS)
+    LOSS.update({x: {"aggregate": GRADIENTS[x][1]} for x in ("no_baseline", "prefix_baseline")})
     flags = ["--lr", how.removeprefix("lr")] if how.startswith("lr") else []
     flags += ["--steps", "0"] if how == "settled" else []
     args = settings(task, seed, out, "--variant", variant, *flags)
-    Path(args.out).mkdir(parents=True, exist_ok=True)
-    with open(f"{args.out}/{arm}.log", "a") as log, contextlib.redirect_stderr(log):
-        with contextlib.redirect_stdout(log):
-            if how in ("settled", "misconception"):
-                other_base(args, how)
-            done = Path(args.out, args.name)
-            config = done / "config.json"
-            if (done / "summary.json").exists():
-                there = json.loads(config.read_text()) == vars(args)
-            if not (done / "summary.json").exists() or not there:
-                model = train.base_model(args)
-                VARIANTS["substituted"] = partial(substituted, model)
-                shuffled = partial(with_likelihood, model, functions["shuffled_L"])
-                VARIANTS["shuffled_L"] = shuffled
-                train.run(args, model)
-    return measures(task, arm, seed, done), curve(task, arm, seed, done)
+    if how in ("settled", "misconception"):
+        other_base(args, how)
+    done = Path(args.out, args.name)
+    there = (
+        json.loads((done / "config.json").read_text()) if (done / "summary.json").exists() else {}
+    )
+    if there != vars(args):
+        model = train.base_model(args)
+        VARIANTS["substituted"] = partial(substituted, model)
+        VARIANTS["shuffled_L"] = partial(with_likelihood, model, functions["shuffled_L"])
+        with open(f"{args.out}/{arm}.log", "w") as log, contextlib.redirect_stdout(log):
+            train.run(args, model)
+    return measures(task, done) | {"task": task, "arm": arm, "seed": seed, "commit": commit()}
 
 
-def measures(task: str, arm: str, seed: int, done: Path) -> dict:
+def measures(task: str, done: Path) -> dict:
     """What the tables need of a run, from the files that it left. Shares, entropy in nats.
 
     Hard levels are the top half, rounded down. "mean": over the run's evaluations.
     """
     summary = json.loads((done / "summary.json").read_text())
     steps = read_rows(done / "metrics.csv")
-    row = {"task": task, "arm": arm, "seed": seed, "steps": summary["steps"], "commit": commit()}
-    hard = len(TASKS[task].levels) // 2
-    for name in ("base_accuracy", "final_accuracy", "base_sampled", "final_sampled"):
-        row[name] = summary[name]
-        row[f"{name}_hard"] = np.mean([*summary[f"{name}_by_level"].values()][-hard:])
-        row[f"{name}_steps_correct"] = summary[f"{name}_steps_correct"]
-    row["seconds"] = summary["seconds"]
-    if not steps:  # of the settled base model
-        return row
-    evaluated = [step for step in steps if step["accuracy"]]
-    for name, column in (("mean_accuracy", "accuracy"), ("mean_sampled", "accuracy_sampled")):
-        row[name] = np.mean([float(step[column]) for step in evaluated])
-    by_level = [step["accuracy_sampled_by_level"].split()[-hard:] for step in evaluated]
-    row["mean_hard"] = np.mean(np.array(by_level, dtype=float))
-    columns = ("all_fail", "entropy", "coherence", "steps_correct", "grad_norm", "clip_fraction")
-    columns += ("approx_kl", "mean_abs_advantage")
-    for name in columns:
-        values = [float(step[name]) for step in steps]
-        row[f"{name}_first"] = np.mean(values[:LAST])
-        row[f"{name}_last"] = np.mean(values[-LAST:])
-        row[f"{name}_all"] = np.mean(values)
-    norms = np.array([float(step["grad_norm"]) for step in steps])
-    row["grad_norm_spread"] = norms.std() / norms.mean()
-    return row
+    row = dict.fromkeys(("task", "arm", "seed", "commit"))
+    wanted = ("seconds", "base_accuracy", "base_sampled", "final_accuracy", "final_sampled")
+    row |= {name: summary[name] for name in (*wanted, "final_sampled_steps_correct")}
+    curve = {"0": " ".join(f"{x:.4g}" for x in summary["base_sampled_by_level"].values())}
+    curve |= {x["step"]: x["accuracy_sampled_by_level"] for x in steps if x["accuracy"]}
+    by_level = np.array([x.split() for x in curve.values()], dtype=float)  # (evaluations, levels)
+    hard = by_level[:, -(len(TASKS[task].levels) // 2) :].mean(1)
+    row["base_hard"] = hard[0]
+    if steps:  # not of the settled base model
+        row["mean_sampled"] = by_level[1:].mean()
+        row["mean_hard"] = hard[1:].mean()
+        for name in OVER_THE_RUN:
+            values = [float(step[name]) for step in steps]
+            row[f"{name}_first"] = np.mean(values[:LAST])
+            row[f"{name}_last"] = np.mean(values[-LAST:])
+            row[f"{name}_all"] = np.mean(values)
+    return row | {f"step {step}": shares for step, shares in curve.items()}
 
 
-def curve(task: str, arm: str, seed: int, done: Path) -> list[dict]:
-    """Sampled accuracy wherever the run measured it, step 0 being the base model: a row a level."""
-    base = json.loads((done / "summary.json").read_text())["base_sampled_by_level"]
-    points = {"0": [f"{share:.4g}" for share in base.values()]}
-    for step in read_rows(done / "metrics.csv"):
-        if step["accuracy"]:
-            points[step["step"]] = step["accuracy_sampled_by_level"].split()
-    head = {"task": task, "arm": arm, "seed": seed}
-    rows = [head | {"level": level} for level in base]
-    for i, row in enumerate(rows):
-        row |= {step: shares[i] for step, shares in points.items()}
-    return rows
-
-
-def run_seed(task: str, seed: int, arms: list[str], out: str) -> list[tuple]:
-    """The arms of one seed, one after the other: (row, curve) each."""
+def run_seed(task: str, seed: int, arms: list[str], out: str) -> list[dict]:
+    """The rows of one seed's arms, one after the other."""
     return [run(task, arm, seed, out) for arm in arms]
 
 
-def add_rows(results: list[tuple[dict, list[dict]]]) -> None:
-    """Adds the rows of a seed to the two files."""
-    write_rows(ROWS, read_rows(ROWS) + [row for row, _ in results])
-    write_rows(CURVES, read_rows(CURVES) + [x for _, rows in results for x in rows])
-
-
-# ---- Tables, tests and a figure, from the two files alone
+# ---- Tables, tests and a figure, from the CSV alone
 def rows_of(task: str) -> dict[tuple[str, int], dict]:
     """(arm, seed) -> row"""
     return {(x["arm"], int(x["seed"])): x for x in read_rows(ROWS) if x["task"] == task}
 
 
-def differences(rows: dict, arm: str, column: str) -> dict[int, float]:
+def column(rows: dict, arm: str, name: str) -> dict[int, float]:
+    """seed -> value, where there is one."""
+    return {seed: float(row[name]) for (x, seed), row in rows.items() if x == arm and row[name]}
+
+
+def differences(rows: dict, arm: str, name: str) -> dict[int, float]:
     """seed -> arm minus grpo; "nthr@x" minus "grpo@x" if that was run."""
     _, at, how = arm.partition("@")
-    found = {}
-    for seed in [seed for name, seed in rows if name == arm]:
-        reference = rows.get((f"grpo{at}{how}", seed)) or rows.get(("grpo", seed))
-        if reference and rows[arm, seed][column]:
-            found[seed] = float(rows[arm, seed][column]) - float(reference[column])
-    return found
+    reference = column(rows, "grpo", name) | column(rows, f"grpo{at}{how}", name)
+    return {seed: x - reference[seed] for seed, x in column(rows, arm, name).items()}
 
 
 def tests() -> list[tuple]:
     """H1 to H7 on both testbeds, for studies.verdicts. The margin is a tenth of grpo's own gain."""
     found = []
-    for name, (variant, direction, *columns) in HYPOTHESES.items():
-        for task, column in zip(("add", "mul"), columns):
+    for name, (variant, direction, *measured) in HYPOTHESES.items():
+        for task, what in zip(("add", "mul"), measured):
             rows = rows_of(task)
-            base = {"mean_sampled": "base_sampled", "mean_hard": "base_sampled_hard"}.get(column)
-            own = [
-                float(x[column]) - float(x[base])
-                for (arm, _), x in rows.items()
-                if base and arm == "grpo"
-            ]
-            margin = np.mean(own) / 10 if base else 0.02
-            effects = [*differences(rows, variant, column).values()]
+            base = {"mean_sampled": "base_sampled", "mean_hard": "base_hard"}.get(what)
+            margin = 0.02  # of coherence
+            if base:
+                levels = [column(rows, "grpo", x).values() for x in (what, base)]
+                margin = (np.mean([*levels[0]]) - np.mean([*levels[1]])) / 10
+            effects = [*differences(rows, variant, what).values()]
             found.append(
-                (name, f"`{variant}`, {task}, {MEASURES[column]}", effects, direction, margin)
+                (name, f"`{variant}`, {task}, {MEASURES[what]}", effects, direction, margin)
             )
     return found
 
 
 def table(task: str) -> str:
-    """Arms minus grpo, points: mean, 95 % interval, how many are above 0; the best first."""
+    """Arms minus grpo, points: mean, 95 % interval, how many are above 0; of grpo the values, %."""
     rows = rows_of(task)
-    cells = {}
+    lines = {}
     for arm in dict.fromkeys(name for name, _ in rows):
-        effects = [[*differences(rows, arm, column).values()] for column in MEASURES]
-        texts = [
-            f"{shown(interval(x))}, {sum(e > 0 for e in x)} of {len(x)}" if x else ""
-            for x in effects
-        ]
-        means = [
-            np.mean([float(x[c] or "nan") for (name, _), x in rows.items() if name == arm])
-            for c in MEASURES
-        ]
-        first = texts if arm.partition("@")[0] != "grpo" else [f"**{100 * x:.1f}**" for x in means]
-        cells[arm] = [-means[0], f"`{arm}`", *first]
-    lines = [line for _, *line in sorted(cells.values(), key=lambda line: line[0])]
-    return markdown(["arm", *MEASURES.values()], lines)
+        cells = []
+        for measure in MEASURES:
+            values = [*column(rows, arm, measure).values()]
+            effects = [*differences(rows, arm, measure).values()]
+            above = f"; {sum(x > 0 for x in effects)} of {len(effects)}"
+            alone = arm.startswith("grpo") or not values
+            cells.append(
+                shown(interval(values or [np.nan]), form=".1f")
+                if alone
+                else shown(interval(effects)) + above
+            )
+        lines[arm] = [f"`{arm}`", *cells]
+    best = sorted(lines, key=lambda arm: -np.mean([*column(rows, arm, "final_sampled").values()]))
+    return markdown(["arm", *MEASURES.values()], [lines[arm] for arm in best])
 
 
-def levels_figure() -> None:
-    """Sampled accuracy of each level over the steps of grpo: median, and the middle half."""
+def figure() -> None:
+    """Sampled accuracy over the steps: a line a variant, mean over base models and levels."""
     plt = pyplot()
-    _, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
-    for ax, task in zip(axes, ARMS):
-        points = [x for x in read_rows(CURVES) if x["task"] == task and x["arm"] == "grpo"]
-        steps = [name for name in points[0] if name.isdigit()]
-        for i, level in enumerate(TASKS[task].levels):
-            at = [[x[n] for n in steps] for x in points if x["level"] == str(level)]
-            curves = np.array(at, dtype=float)  # (seeds, steps)
-            colour = plt.cm.viridis(i / len(TASKS[task].levels))
-            n = [int(step) for step in steps]
-            ax.plot(n, np.median(curves, 0), color=colour, label=f"{level} digits")
-            low, high = np.quantile(curves, [0.25, 0.75], axis=0)
-            ax.fill_between(n, low, high, color=colour, alpha=0.12, linewidth=0)
-        ax.set(title=f"{task}, {len(curves)} base models", xlabel="step", ylim=(0, 1))
-    axes[0].set_ylabel("accuracy, sampled, held out")
+    _, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
+    for ax, task in zip(axes, ("add", "mul")):
+        rows = rows_of(task)
+        steps = [int(x.split()[1]) for x in next(iter(rows.values())) if x.startswith("step ")]
+        for i, arm in enumerate(VARIANTS):
+            runs = [row for (name, _), row in rows.items() if name == arm]
+            shares = [[row[f"step {n}"].split() for n in steps] for row in runs]
+            mean = np.array(shares, dtype=float).mean((0, 2))
+            ax.plot(steps, 100 * mean, color=plt.cm.tab20(i), label=arm)
+        ax.set(title=f"{task}, {len(runs)} base models", xlabel="step")
+    axes[0].set_ylabel("sampled accuracy, held out, %")
     axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    plt.tight_layout()
-    plt.savefig(ROOT / "docs" / "levels.png", dpi=100)
+    plt.savefig(ROOT / "docs" / "learning.png", dpi=100)
 
 
 def main() -> None:
@@ -310,7 +274,6 @@ def main() -> None:
     parser.add_argument("--arms", choices=ARMS, default="variants", help="a set of arms")
     parser.add_argument("--jobs", type=int, default=2, help="seeds side by side, one thread each")
     args = parser.parse_args()
-    interval([0, 1])  # scipy is missing now, or not at all
     names, tasks, replicates = ARMS[args.arms]
     jobs = []
     with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
@@ -319,12 +282,10 @@ def main() -> None:
             if arms:
                 jobs.append(pool.submit(run_seed, task, seed, arms, args.out))
         for job in as_completed(jobs):
-            add_rows(job.result())
-    text = "# What training brings\n\nMinus `grpo`, in points; of `grpo` the values in %.\n"
-    for task in ("add", "mul"):
-        text += f"\n## {task}\n\n{table(task)}\n"
-    publish(ROWS, text)
-    levels_figure()
+            write_rows(ROWS, read_rows(ROWS) + job.result())
+    tables = [f"\n## {task}\n\n{table(task)}\n" for task in ("add", "mul")]
+    publish(ROWS, "\n".join(["# What training brings, minus `grpo`, in points", *tables]))
+    figure()
 
 
 if __name__ == "__main__":

@@ -38,17 +38,18 @@ def test_differences():
 
 def test_measures(tmp_path):
     """Easy levels or steps without an evaluation that count, or another end of the run."""
-    summary = {"steps": 12, "seconds": 1}
-    for x in ("base_accuracy", "final_accuracy", "base_sampled", "final_sampled"):
-        summary |= {x: 0, f"{x}_steps_correct": 0, f"{x}_by_level": {2: 9, 3: 9, 4: 3, 5: 1}}
+    names = "seconds base_accuracy base_sampled final_accuracy final_sampled"
+    summary = dict.fromkeys(f"{names} final_sampled_steps_correct".split(), 0)
+    summary |= {"base_sampled_by_level": {2: 9, 3: 9, 4: 3, 5: 1}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    steps = [dict.fromkeys(compare.train.COLUMNS.split(), i) for i in range(12)]
-    for i, step in enumerate(steps):
+    steps = [dict.fromkeys(compare.train.COLUMNS.split(), i) for i in range(1, 13)]
+    for i, step in enumerate(steps, 1):
         step |= {"accuracy": "" if i % 6 else i, "accuracy_sampled_by_level": f"9 9 {i} 0"}
     common.write_rows(tmp_path / "metrics.csv", steps)
-    row = compare.measures("add", "grpo", 1, tmp_path)
-    expected = {"base_sampled_hard": 2, "mean_sampled": 3, "mean_hard": 1.5, "entropy_last": 6.5}
+    row = compare.measures("add", tmp_path)
+    expected = {"base_hard": 2, "mean_sampled": 6.75, "mean_hard": 4.5, "entropy_last": 7.5}
     assert {name: float(row[name]) for name in expected} == expected
+    assert [row[f"step {step}"] for step in (0, 6)] == ["9 9 3 1", "9 9 6 0"]
 
 
 def test_a_changed_step():
