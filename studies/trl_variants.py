@@ -24,23 +24,45 @@ from functools import partial
 
 import torch
 from datasets import Dataset
-from transformers import AutoTokenizer, HfArgumentParser
+from transformers import AutoTokenizer, GPTBigCodeConfig, GPTBigCodeForCausalLM
+from transformers import HfArgumentParser, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from advantages import LOSS, VARIANTS
 from grpo import Rollout
+from model import GPT
 from studies.common import markdown, settings
-from studies.speed import NEW_TOKENS, twin
-from tasks import ADD, Problem
-from train import base_model, make_problems
+from tasks import ADD, EOS, PAD, Problem
+from train import TOKENIZER, base_model, make_problems
 
 # What some variants do beside their function.
 ALSO = {"likelihood": "scores the answer", "critic": "trains a network", "culling": "drops prompts"}
 LOSS_TYPE = {"token": "bnpo", "response": "grpo", "constant": "dr_grpo"}  # TRL's, of `aggregate`
 # Settings for this project's model; 512 rows are 64 groups of 8, 296 a 13th of the held-out ones.
 ROWS = {"per_device_train_batch_size": 512, "per_device_eval_batch_size": 296, "bf16": False}
+NEW_TOKENS = len(ADD.longest.solution) + 1
 OWN = ROWS | {"max_completion_length": NEW_TOKENS, "learning_rate": 3e-4, "output_dir": "runs/trl"}
+
+
+def twin(model: GPT) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
+    """GPTBigCode with our weights, and its tokenizer. AssertionError if the logits differ."""
+    special = {"pad_token": PAD, "eos_token": EOS}  # to transformers they are more than characters
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=TOKENIZER, **special)
+    V, D = model.embed_token.weight.size()
+    columns = model.embed_position.num_embeddings
+    heads = model.blocks[0].heads
+    size = {"vocab_size": V, "n_positions": columns, "n_layer": len(model.blocks), "n_embd": D}
+    kind = {"n_head": heads, "activation_function": "relu", "tie_word_embeddings": False}
+    off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None}
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    theirs = GPTBigCodeForCausalLM(GPTBigCodeConfig(**size, **kind, **off, **ids))
+    weights = model.state_dict().values()  # they come in the same order
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), weights, strict=True)))
+    tokens = torch.arange(V)[None]
+    logits = model.unembed(model(tokens)[0])
+    torch.testing.assert_close(theirs(tokens).logits, logits, atol=1e-4, rtol=0)
+    return theirs, tokenizer
 
 
 def trl_settings(variant: str) -> dict:
