@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from advantages import VARIANTS, nthr_scores
-from test_grpo import sample, tiny_gpt
+from test_grpo import FAIL, MIXED, sample, tiny_gpt
 
 explore = pytest.importorskip("studies.explore")  # tests.mutation copies the core alone
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -21,37 +21,39 @@ def opened(page: str, state: str, folder) -> str:
     path = folder / "page.html"
     path.write_text(page)
     command = [BROWSER, *FLAGS.split(), f"--user-data-dir={folder}", "--dump-dom"]
-    options = {"capture_output": True, "text": True, "check": True, "timeout": 300}
-    done = subprocess.run([*command, f"{path.as_uri()}#{state}"], **options)
-    return html.unescape(done.stdout).replace("\u2212", "-")
+    shown = subprocess.check_output([*command, f"{path.as_uri()}#{state}"], text=True, timeout=300)
+    return html.unescape(shown).replace("\u2212", "-")
 
 
 @pytest.mark.skipif(BROWSER is None, reason="neither chromium nor google-chrome is installed")
-@pytest.mark.parametrize("variant, i", [("nthr", 0), ("critic", 0), ("likelihood", 1)])
-def test_the_page_shows_what_the_variants_say(variant, i, tmp_path):
+def test_the_page_shows_what_the_variants_say(tmp_path):
     """Numbers of another token, response, step, level or variant; a mark on what is correct."""
     kept = []
     for step, share in ((0, 0.1), (25, 0.3)):
         x = sample(tiny_gpt(), (2, 5), seed=step)
-        x.rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
+        x.rewards = torch.tensor([MIXED, FAIL])
         x.token_bias = torch.randn(x.mask.size())
         x.answer_likelihood = torch.rand(x.rewards.size())
         row = {"step": step, "accuracy_sampled_by_level": {2: share, 5: 0.4}}
         kept.append(row | {"groups": explore.records(x)})
     page = explore.page({"add-grpo": {"problems": x.problems, "kept": kept}})
-    shown = opened(page, f"step=25&level={(2, 5)[i]}&variant={variant}&token=2.1", tmp_path)
-    cells = re.findall(r'aria-label="(.), (incorrect, )?advantage (.*?)"', shown)
-    texts = [(y + "$")[:n] for y, n in zip(x.texts[i], x.mask[i].sum(-1))]
-    solution = f"{x.problems[i].solution}$".ljust(99, "?")
-    marks = [(c, c != solution[t]) for y in texts for t, c in enumerate(y)]
-    assert [(character, bool(mark)) for character, mark, _ in cells] == marks
-    A = VARIANTS[variant](x)[i][x.mask[i]]
-    assert [float(number) for *_, number in cells] == pytest.approx(A.tolist(), abs=0.0051)
-    each = {name: float(re.search(rf">{name} (\S+?)</", shown)[1]) for name in VARIANTS}
-    assert each == pytest.approx({n: f(x)[i, 1, 0].item() for n, f in VARIANTS.items()}, abs=0.0051)
-    assert f"pi = {x.logprobs[i, 1, 0].exp():.2f}." in shown
-    s = (100 * nthr_scores(x)[0]).round() / 100
-    tau = min(s[k, x.mask[0, k]].mean() for k in (0, 3))
-    assert variant != "nthr" or f" s = {s[1, 0]:.2f}, tau = {tau:.2f}." in shown
-    assert "by digits: 2: 30, 5: 40." in shown
+    for i, level, variant in ((0, 2, "nthr"), (1, 5, "likelihood")):
+        shown = opened(page, f"step=25&level={level}&variant={variant}&token=2.1", tmp_path)
+        cells = re.findall(r'aria-label="(.), (incorrect, )?advantage (.*?)"', shown)
+        texts = [(y + "$")[:n] for y, n in zip(x.texts[i], x.mask[i].sum(-1))]
+        solution = f"{x.problems[i].solution}$".ljust(99, "?")
+        marks = [(c, c != solution[t]) for y in texts for t, c in enumerate(y)]
+        assert [(character, bool(mark)) for character, mark, _ in cells] == marks
+        A = {name: function(x)[i] for name, function in VARIANTS.items()}
+        numbers = [float(number) for *_, number in cells]
+        assert numbers == pytest.approx(A[variant][x.mask[i]].tolist(), abs=0.0051)
+        for name in VARIANTS:
+            number = float(re.search(rf">{name} (\S+?)</", shown)[1])
+            assert number == pytest.approx(A[name][1, 0].item(), abs=0.0051)
+        assert f"pi = {x.logprobs[i, 1, 0].exp():.2f}." in shown
+        assert "by digits: 2: 30, 5: 40." in shown
+        if variant == "nthr":
+            s = (100 * nthr_scores(x)[i]).round() / 100
+            tau = min(s[k, x.mask[i, k]].mean() for k in (0, 3))
+            assert f" s = {s[1, 0]:.2f}, tau = {tau:.2f}." in shown
     assert "damaged" in opened(page[:-200], "", tmp_path).split("<main")[0]
