@@ -74,6 +74,17 @@ def test_a_missing_field_is_named():
             VARIANTS[name](change(random_rollout([MIXED]), [field], lambda x: None))
 
 
+def test_the_example_of_nthr():
+    """The numbers in the docstring of nthr are not those of the code."""
+    tokens = torch.tensor([[[0, 2], [0, 1]]])
+    probs = torch.tensor([[0.2, 0.4, 0.4], [0.1, 0.3, 0.6]]).expand(1, 2, 2, 3)
+    ones = torch.ones(1, 2, 2)
+    rewards = torch.tensor([[1.0, 0.0]])
+    x = grpo.Rollout(tokens, ones == 1, rewards, -ones, probs, ones[..., None])
+    close(advantages.nthr_scores(x), torch.tensor([[[0.84, 0.14], [0.84, -0.56]]]), 1e-6)
+    close(advantages.nthr(x), torch.tensor([[[1.0, 1.0], [0.0, -1.0]]]), 1e-4)
+
+
 def test_tensors_are_made_where_the_model_is():
     """On a GPU a tensor that is made elsewhere stops the run; "meta" plays the other device."""
     runs = []
