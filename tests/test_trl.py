@@ -5,13 +5,12 @@ import torch
 
 pytest.importorskip("trl", reason="TRL is not installed: see studies/requirements-trl.txt")
 
-import train
 from advantages import VARIANTS, dr_grpo
 from grpo import Rollout, policy_loss, response_logprobs
 from model import read_responses
 from studies import trl_variants as study
 from tasks import ADD, EOS, PAD
-from test_grpo import close, problem
+from test_grpo import close, problem, tiny_gpt
 
 G = 4
 DATA = [problem(ADD, [10**level - 1] * 2, level)._asdict() for level in ADD.levels]
@@ -22,8 +21,7 @@ ODD = lambda completion_ids, **_: [len(ids) % 2.0 for ids in completion_ids]  # 
 
 def pair(variant, folder, **more):
     """A model with random weights, and the trainer of its twin."""
-    model = train.new_model(train.parse_arguments("--layers 1 --width 16 --device cpu".split()))
-    model.unembed.weight.data *= 20  # so that it is surer of some tokens than of others
+    model = tiny_gpt()
     twin, tokenizer = study.twin(model)
     config = study.GRPOConfig(str(folder), **study.trl_settings(variant) | SIZE | RUN | more)
     parts = (twin, ODD, config, study.Dataset.from_list(DATA), None, tokenizer)
@@ -107,6 +105,6 @@ def test_what_cannot_work_is_refused(tmp_path, monkeypatch):
 
 def test_a_response_that_was_cut_off_gets_no_reward():
     """Nor does one with a padding token inside, which TRL's text does not show."""
-    _, tokenizer = study.twin(train.new_model(train.parse_arguments([])))
+    _, tokenizer = study.twin(tiny_gpt())
     ids = [tokenizer(y)["input_ids"] for y in ("1#5" + EOS, "1#5", f"1#{PAD}5" + EOS, "1#6" + EOS)]
     assert study.verifier(tokenizer, ids, ["5"] * 4) == [1.0, 0.0, 0.0, 0.0]
