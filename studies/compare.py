@@ -50,6 +50,8 @@ ARMS = {  # set: its arms, testbeds and number of seeds. "nthr@x" is nthr with s
     "misconception": ([f"{x}@misconception" for x in ("grpo", *PUSHED)], ["add"], 6),
 }
 LAST = 10  # steps: what describes the end of a run is a mean over these
+SUMMARY = ("seconds", "base_accuracy", "base_sampled", "final_accuracy", "final_sampled")
+SUMMARY += ("final_sampled_steps_correct",)  # what is taken of summary.json
 OVER_THE_RUN = ("all_fail", "entropy", "coherence", "steps_correct", "grad_norm", "clip_fraction")
 MEASURES = {  # columns of compare.csv: their headings
     "mean_sampled": "sampled, over the run",
@@ -171,8 +173,7 @@ def measures(task: str, done: Path) -> dict:
     summary = json.loads((done / "summary.json").read_text())
     steps = read_rows(done / "metrics.csv")
     row = dict.fromkeys(("task", "arm", "seed", "commit"))
-    wanted = ("seconds", "base_accuracy", "base_sampled", "final_accuracy", "final_sampled")
-    row |= {name: summary[name] for name in (*wanted, "final_sampled_steps_correct")}
+    row |= {name: summary[name] for name in SUMMARY}
     curve = {"0": " ".join(f"{x:.4g}" for x in summary["base_sampled_by_level"].values())}
     curve |= {x["step"]: x["accuracy_sampled_by_level"] for x in steps if x["accuracy"]}
     by_level = np.array([x.split() for x in curve.values()], dtype=float)  # (evaluations, levels)

@@ -1,11 +1,9 @@
 """Is every line of the core tested? One small change at a time, and the tests against each.
 
-    python3 -m venv runs/venv && . runs/venv/bin/activate
     pip install -r requirements.txt -r tests/requirements.txt && python -m tests.mutation
 
-mutmut (its settings: mutmut.cfg) makes the changes, in a copy, and picks the tests that run the
-changed function. It counts those that the tests notice and lists the others (in runs/mutation,
-`python -m mutmut show NAME` shows one). Stopped and started again, it goes on where it was.
+mutmut (its settings: mutmut.cfg) changes a copy, runs/mutation, and lists what no test notices;
+`python -m mutmut show NAME` shows a change there. Started again, it goes on where it was.
 """
 
 import os

@@ -23,8 +23,8 @@ def test_measures():
         G, U = (x + 2 * noise * torch.randn(30, 300) for x in (m, v))
         found = study.measures(G, U, study.replicates(m.expand(30, -1), U))
         squares += torch.tensor([(found[x] - true[x]) / found[f"{x}_error"] for x in true]) ** 2
-        unclear = [study.measures(G - m, U)["bias"], study.measures(G, U - v)["one"]]
-        assert str(unclear) == "[nan, nan]"
+        unclear = (study.measures(G - m, U)["bias"], study.measures(G, U - v)["one"])
+        assert str(unclear) == "(nan, nan)"
     assert all(0.4 < x / 60 < 2.2 for x in squares), squares  # about 1 each
 
 
@@ -43,8 +43,8 @@ def test_gradients():
     assert torch.cosine_similarity(found[0], found[1], dim=0) > 1 - 1e-9  # sigma is a constant
 
 
-def test_sparing():
-    """Tokens spared that must not be, or too few of them, or partners that are not near."""
+def test_the_arms():
+    """Tokens spared that must not be, or too few, or far ones; a baseline that sees its token."""
     rollout = sample(tiny_gpt(), levels=[3] * 8, G=8)
     rollout.rewards = (torch.rand(8, 8) < 0.4).float()
     A, kept, found = (study.FUNCTIONS[x](rollout) for x in ("grpo", "nthr_eta0", "random_sparing"))
@@ -55,18 +55,12 @@ def test_sparing():
     far = lambda x: (x.sort()[0] - pi[selected].sort()[0][: len(x)]).abs().sum()  # noqa: E731
     anyone = [others[torch.randperm(len(others))[: selected.sum()]] for _ in range(100)]
     assert far(pi[spared]) <= min(far(x) for x in anyone) + 1e-6
-    rollout = scripted([problem(SUM, [7, 8, 5], 3)], [["15,20#20", "15,21#21", "05,20#2"]])
-    zeros = (study.truth(rollout) == 0)[0].int().tolist()
-    assert zeros == [[0] * 9, [1, 1, 1, 1, 0, 0, 0, 0, 0], [0, 1, 1, 1, 1, 0, 0, 0, 1]]
-
-
-def test_prefixes():
-    """A baseline that has seen its token, or that counts its own response; tokens spared late."""
-    texts = ["15,20#20", "15,21#21", "15,20#2", "1"]
-    rollout = scripted([problem(SUM, [7, 8, 5], 3)], [texts])  # correct: the first one
-    zeros = (study.shared_prefix(rollout) == 0)[0].int().tolist()
-    assert zeros == [[0] * 9, [1, 1, 1, 1, 0, 0, 0, 0, 0], [1] * 7 + [0, 1], [1, 0] + [1] * 7]
+    texts = ["15,20#20", "15,21#21", "05,20#2", "1"]  # correct: the first one
+    rollout = scripted([problem(SUM, [7, 8, 5], 3)], [texts])
+    oracle, prefix = ((study.FUNCTIONS[x](rollout) == 0)[0] for x in ("truth", "shared_prefix"))
+    assert oracle[:3].int().tolist() == [[0] * 9, [1] * 4 + [0] * 5, [0, 1, 1, 1, 1, 0, 0, 0, 1]]
+    assert prefix[:3].int().tolist() == [[0] * 9, [1] * 4 + [0] * 5, [0] * 8 + [1]]
     A = study.prefix_baseline(rollout)[0]
     close(A[0], torch.tensor([1.0] * 9))  # no other response is correct
-    close(A[1], -torch.tensor([1 / 3, 1 / 3, 1 / 2, 1 / 2, 1 / 2, 1 / 3, 1 / 3, 1 / 3, 1 / 3]))
-    close(A[3], -torch.tensor([1 / 3, 1 / 3] + [0] * 7))
+    close(A[1], -torch.tensor([1 / 3, 1 / 2, 1.0, 1.0, 1.0] + [1 / 3] * 4))
+    close(A[3], -torch.tensor([1 / 3, 1 / 2] + [0] * 7))

@@ -1,7 +1,6 @@
 """The studies' arithmetic, on rows, groups and responses whose answers are known."""
 
 import json
-from copy import deepcopy
 from math import comb
 from types import SimpleNamespace
 
@@ -28,18 +27,9 @@ def test_verdicts():
     assert verdicts.verdicts([same, other]) == ["supported", "contradicted, small"]
 
 
-def test_differences():
-    """Differences that are paired by order and not by seed, or with the wrong reference."""
-    rows = {("grpo", 1): {"x": 1}, ("grpo", 2): {"x": 5}, ("grpo@lr2", 2): {"x": 4}}
-    rows |= {("nthr", 2): {"x": 7}, ("nthr", 1): {"x": 2}, ("nthr@lr2", 2): {"x": 1}}
-    assert compare.differences(rows, "nthr", "x") == {1: 1, 2: 2}
-    assert compare.differences(rows, "nthr@lr2", "x") == {2: -3}
-
-
-def test_measures(tmp_path):
-    """Easy levels or steps without an evaluation that count, or another end of the run."""
-    names = "seconds base_accuracy base_sampled final_accuracy final_sampled"
-    summary = dict.fromkeys(f"{names} final_sampled_steps_correct".split(), 0)
+def test_measures_and_differences(tmp_path):
+    """Easy levels or steps without an evaluation that count; differences paired by order."""
+    summary = dict.fromkeys(compare.SUMMARY, 0)
     summary |= {"base_sampled_by_level": {2: 9, 3: 9, 4: 3, 5: 1}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     steps = [dict.fromkeys(compare.train.COLUMNS.split(), i) for i in range(1, 13)]
@@ -50,6 +40,10 @@ def test_measures(tmp_path):
     expected = {"base_hard": 2, "mean_sampled": 6.75, "mean_hard": 4.5, "entropy_last": 7.5}
     assert {name: float(row[name]) for name in expected} == expected
     assert [row[f"step {step}"] for step in (0, 6)] == ["9 9 3 1", "9 9 6 0"]
+    rows = {("grpo", 1): {"x": 1}, ("grpo", 2): {"x": 5}, ("grpo@lr2", 2): {"x": 4}}
+    rows |= {("nthr", 2): {"x": 7}, ("nthr", 1): {"x": 2}, ("nthr@lr2", 2): {"x": 1}}
+    assert compare.differences(rows, "nthr", "x") == {1: 1, 2: 2}
+    assert compare.differences(rows, "nthr@lr2", "x") == {2: -3}
 
 
 def test_a_changed_step():
@@ -76,30 +70,16 @@ def test_displaced_groups(monkeypatch):
     model = tiny_gpt().double()
     x = sample(model, levels=(2, 3))
     x.rewards = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]).double()
-    A = torch.stack([grpo(x), -grpo(x)])
-    before = deepcopy(model.state_dict())
-    slope, *deltas = displacement.moved(model, x, 1, A)
-    close(model.state_dict(), before, 0)
-    for rate, delta in zip(displacement.RATES, deltas):
-        for sign, found in zip((1, -1), delta):
-            copy = deepcopy(model)
-            loss = policy_loss(
-                *(y[1:] for y in (response_logprobs(copy, x), x.logprobs, sign * grpo(x), x.mask))
-            )
-            loss.backward()
-            torch.optim.SGD(copy.parameters(), lr=rate).step()
-            change = response_logprobs(copy, x) - response_logprobs(model, x)
-            close(found, change[1, 3].sum())  # of the one correct response
-    close(slope[0], -slope[1])
-    assert deltas[1] / displacement.RATES[1] == pytest.approx(slope, rel=0.05)
-    rows = [
-        ("0", "3", "10", "0.5"),
-        ("0", "7", "30", "0.1"),
-        ("400", "3", "60", "0.2"),
-        ("400", "7", "40", "0.4"),
-    ]
-    names = ("step", "correct", "groups", "slope")
-    rows = [{"task": "add", "arm": "grpo", "seed": "1"} | dict(zip(names, row)) for row in rows]
+    slope, large, small = displacement.moved(model, x, 1, torch.stack([grpo(x), -grpo(x)]))
+    logprobs = response_logprobs(model, x)
+    close(logprobs, x.logprobs)
+    policy_loss(*(y[1:] for y in (logprobs, x.logprobs, grpo(x), x.mask))).backward()
+    torch.optim.SGD(model.parameters(), lr=1e-4).step()
+    close(large[0], (response_logprobs(model, x) - logprobs)[1, 3].sum())  # of the correct one
+    assert (small / 1e-5).tolist() == pytest.approx(slope.tolist(), rel=0.05)
+    rows = [{"task": "add", "arm": "grpo", "seed": "1"} for _ in range(4)]
+    for row, text in zip(rows, ("0 3 10 0.5", "0 7 30 0.1", "400 3 60 0.2", "400 7 40 0.4")):
+        row |= zip(("step", "correct", "groups", "slope"), text.split())
     monkeypatch.setattr(displacement, "read_rows", lambda path: rows)
     assert displacement.shares("add", "grpo", 0) == {1: pytest.approx(0.6 * 0.5 + 0.4 * 0.1)}
     assert displacement.shares("add", "grpo", 400, least=5) == {1: 0.4}
