@@ -22,8 +22,8 @@ from scipy import stats
 import train
 from grpo import sample_rollout
 from model import GPT
-from studies.common import ROOT, TABLES, commit, fill, interval, markdown, options, publish
-from studies.common import pyplot, read_rows, shown, trained
+from studies.common import ROOT, TABLES, commit, fill, finished, interval, markdown, options
+from studies.common import publish, pyplot, read_rows, settings, shown, without_rows
 from studies.compare import run
 from tasks import MUL, Problem
 
@@ -55,34 +55,33 @@ def count(model: GPT, problems: list[Problem], seed: int) -> list[int]:
 def measure(task: str, seed: int, out: str):
     """The rows of one seed: all models on the first held-out problems of each level."""
     held = train.make_problems(MUL, held=True)
-    problems = []
-    for level in MUL.levels:
-        problems += [p for p in held if p.level == level][:PROBLEMS]
-    counts = {}
-    for name in MODELS:
-        base = name in ("base", "again")
-        if not base:
-            run(task, name, seed, out)
-        model = trained(task, seed, out, "base" if base else name)
-        counts[name] = count(model, problems, seed=int(name == "again"))
+    levels = [[p for p in held if p.level == level][:PROBLEMS] for level in MUL.levels]
+    problems = [p for level in levels for p in level]
+    base = train.base_model(settings(task, seed, out))
+    counts = {"base": count(base, problems, 0), "again": count(base, problems, 1)}
+    for name in MODELS[2:]:
+        _, model = finished(run(task, name, seed, out))
+        counts[name] = count(model, problems, 0)
     for i, problem in enumerate(problems):
         row = {"task": task, "seed": seed, "commit": commit(), "level": problem.level}
         row["problem"] = problem.prompt.strip()
         yield row | {name: counts[name][i] for name in MODELS}
 
 
-def by_seed(name: str, levels) -> list[np.ndarray]:
+def by_model(name: str, levels) -> list[np.ndarray]:
     """The correct responses of a model: an array of problems for each seed."""
-    rows = [row for row in read_rows(ROWS) if int(row["level"]) in levels]
-    seeds = sorted({int(row["seed"]) for row in rows})
-    return [np.array([int(x[name]) for x in rows if int(x["seed"]) == seed]) for seed in seeds]
+    found = {}
+    for row in read_rows(ROWS):
+        if int(row["level"]) in levels:
+            found.setdefault(row["seed"], []).append(int(row[name]))
+    return [np.array(problems) for problems in found.values()]
 
 
 def level_table(N: int) -> str:
     """pass@N in %, mean over problems; with 95 % intervals over base models, by level."""
     cells = []
     for level in MUL.levels:
-        means = [[pass_at(x, [N]).mean() for x in by_seed(name, [level])] for name in MODELS]
+        means = [[pass_at(x, [N]).mean() for x in by_model(name, [level])] for name in MODELS]
         cells.append([str(level), *(shown(interval(x), form=".1f") for x in means)])
     return markdown([f"level, pass@{N}", *(f"`{name}`" for name in MODELS)], cells)
 
@@ -90,9 +89,8 @@ def level_table(N: int) -> str:
 def solved_table(levels) -> str:
     """Shares of problems that only the model solves, and that only the base model does."""
     cells = []
-    base = by_seed("base", levels)
     for name in MODELS[1:]:
-        pairs = [*zip(by_seed(name, levels), base)]
+        pairs = [*zip(by_model(name, levels), by_model("base", levels))]
         won = [((a > 0) & (b == 0)).mean() for a, b in pairs]
         lost = [((a == 0) & (b > 0)).mean() for a, b in pairs]
         net = np.subtract(won, lost)
@@ -105,20 +103,19 @@ def figure() -> None:
     plt = pyplot()
     _, axes = plt.subplots(1, len(MUL.levels), figsize=(11, 2.8), sharey=True, layout="constrained")
     for ax, level in zip(axes, MUL.levels):
-        for i, name in enumerate(x for x in MODELS if x != "again"):
-            curve = pass_at(np.concatenate(by_seed(name, [level])), SIZES).mean(0)
-            ax.semilogx(SIZES, curve, "--k" if name == "base" else f"C{i}", base=2, label=name)
+        for name in MODELS:
+            curve = pass_at(np.concatenate(by_model(name, [level])), SIZES).mean(0)
+            ax.semilogx(SIZES, curve, base=2, label=name)
         ax.set(title=f"{level} digits", xlabel="N", ylabel="pass@N")
     axes[-1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     plt.savefig(ROOT / "docs" / "allfail.png", dpi=100)
 
 
 if __name__ == "__main__":
-    fill(ROWS, options(__doc__, range(1, 7), ("mul",)).parse_args(), measure)
-    text = "# What can be solved at all\n"
-    for N in (1, 8, SAMPLES):
-        text += f"\n{level_table(N)}\n"
+    args = options(__doc__, range(1, 7), ("mul",)).parse_args()
+    fill(ROWS, measure, without_rows(ROWS, args), args.jobs)
+    tables = [level_table(N) for N in (1, 8, SAMPLES)]
     for levels in (MUL.levels, HARD):
-        text += f"\nLevels {levels[0]} to {levels[-1]}:\n\n{solved_table(levels)}\n"
-    publish(ROWS, text)
+        tables.append(f"Levels {levels[0]} to {levels[-1]}:\n\n{solved_table(levels)}")
+    publish(ROWS, "\n\n".join(["# What can be solved at all", *tables]) + "\n")
     figure()

@@ -5,15 +5,13 @@ steps are correct.
 """
 
 import argparse
-import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import torch
-
 import train
 from grpo import sample_rollout
+from studies.common import finished
 from tasks import TASKS, Problem, Task
 
 
@@ -37,20 +35,16 @@ def main() -> None:
     options = parser.parse_args()
     if not (options.run / "summary.json").exists():
         parser.error(f"{options.run} is not the folder of a finished run")
-    args = train.Namespace(**json.loads((options.run / "config.json").read_text()))
-    args.device = "cpu"
+    args, model = finished(options.run)
     task = TASKS[args.task]
     problem = asked(task, options.problem)
     if problem is None:
         held = {p.level: p.prompt for p in train.make_problems(task, held=True)}
         examples = ", ".join(prompt.replace(" ", "").strip("=") for prompt in held.values())
         parser.error(f"{options.problem} is not a problem like one of these: {examples}")
-    model = train.new_model(args)
-    model.load_state_dict(torch.load(options.run / "model.pt", map_location="cpu"))
     print(f"{problem.prompt} has the solution {problem.solution}")
     for samples, temperature in ((4, 1.0), (1, 0.0)):
-        draw = {"temperature": temperature}
-        rollout = sample_rollout(model, train.TOKENIZER, task, [problem], samples, **draw)
+        rollout = sample_rollout(model, train.TOKENIZER, task, [problem], samples, temperature)
         for text, reward in zip(rollout.texts[0], rollout.rewards[0]):
             steps = "correct" if task.steps_correct(problem, text) else "not all correct"
             print(f"temperature {temperature:.0f}: {text}  reward {reward:.0f}, steps {steps}")

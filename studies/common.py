@@ -2,9 +2,11 @@
 
 import argparse
 import csv
+import json
 import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.Argumen
     parser = argparse.ArgumentParser(description=text.splitlines()[0])
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=[*tasks])
     parser.add_argument("--seeds", nargs="+", type=int, default=[*seeds], help="of base and run")
+    parser.add_argument("--jobs", type=int, default=2, help="side by side, one thread each")
     parser.add_argument("--out", default="runs/studies", help="folder of the runs")
     return parser
 
@@ -33,15 +36,13 @@ def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
     return train.parse_arguments([*argv, "--out", f"{out}/{task}-{seed}", *more])
 
 
-def trained(task: str, seed: int, out: str, variant: str) -> GPT:
-    """The model of a finished run of studies.compare, or, if the variant is "base", its base."""
-    flags = [] if variant == "base" else ["--variant", variant]
-    args = settings(task, seed, out, *flags)
-    model = train.base_model(args)
-    if variant != "base":
-        path = Path(args.out, args.name, "model.pt")
-        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    return model
+def finished(folder: Path) -> tuple[train.Namespace, GPT]:
+    """Settings and model of a finished run, on the processor."""
+    args = train.Namespace(**json.loads((folder / "config.json").read_text()))
+    args.device = "cpu"
+    model = train.new_model(args)
+    model.load_state_dict(torch.load(folder / "model.pt", map_location="cpu", weights_only=True))
+    return args, model
 
 
 def commit() -> str:
@@ -70,19 +71,41 @@ def write_rows(path: Path, rows: list[dict]) -> None:
     part.replace(path)
 
 
-def fill(path: Path, args, measure) -> None:
-    """Adds the rows of measure(task, seed, args.out) for every task and seed that has none yet."""
-    for task, seed in product(args.tasks, args.seeds):
-        rows = read_rows(path)
-        if (task, str(seed)) not in {(row["task"], row["seed"]) for row in rows}:
-            write_rows(path, [*rows, *measure(task, seed, args.out)])
+def fill(path: Path, measure, jobs, processes: int) -> None:
+    """Adds the rows that measure(*job) yields as each job ends. Jobs have one thread each."""
+    with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, [1]) as pool:
+        running = [pool.submit(listed, measure, job) for job in jobs]
+        for job in as_completed(running):
+            write_rows(path, read_rows(path) + job.result())
+
+
+def listed(measure, job: tuple) -> list[dict]:
+    """The rows of a job: another process cannot hand back a generator."""
+    return [*measure(*job)]
+
+
+def without_rows(path: Path, args) -> list[tuple]:
+    """The jobs (task, seed, args.out) of a command line that have no row yet."""
+    there = {(row["task"], row["seed"]) for row in read_rows(path)}
+    models = product(args.tasks, args.seeds)
+    return [(task, seed, args.out) for task, seed in models if (task, str(seed)) not in there]
+
+
+def at(rows: list[dict], **head) -> list[dict]:
+    """The rows with these entries."""
+    return [row for row in rows if all(row[name] == str(x) for name, x in head.items())]
+
+
+def by_seed(rows: list[dict], column: str, **head) -> dict[int, float]:
+    """seed -> value of a column, of the rows with these entries; empty ones are left out."""
+    return {int(row["seed"]): float(row[column]) for row in at(rows, **head) if row[column]}
 
 
 def interval(values, level: float = 0.95) -> tuple[float, float, float]:
     """Mean and its t interval, NaN NaN if fewer than two values differ; pairs as differences."""
-    from scipy import stats  # here, because studies.speed does without it
+    from scipy import stats  # here, because some studies do without it
 
-    values = np.asarray(values, dtype=float)
+    values = np.array([*values], dtype=float)
     mean = float(values.mean())
     if len(values) < 2 or values.std() == 0:
         return mean, float("nan"), float("nan")
@@ -108,13 +131,15 @@ def publish(path: Path, text: str) -> None:
 
 
 def pyplot():
-    """matplotlib's pyplot, drawing to files. Says what to install where it is missing."""
-    try:
-        import matplotlib
-    except ImportError:
-        sys.exit("figures need matplotlib: python -m pip install -r studies/requirements.txt")
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    """matplotlib's pyplot, drawing to files."""
+    import matplotlib.pyplot as plt  # here, because some studies do without it
 
+    plt.switch_backend("Agg")
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
     return plt
+
+
+def with_errors(intervals, scale: float = 100) -> tuple:
+    """What interval() returns, several times, as errorbar takes it: means and errors, in points."""
+    mean, low, high = scale * np.reshape([*intervals], (-1, 3)).T
+    return mean, [mean - low, high - mean]

@@ -16,14 +16,14 @@ when the seed is whole; a row that is there is not run again. Columns "step 0" a
 sampled accuracy by level. docs/tables/compare.md and docs/learning.png are made from it alone.
 """
 
-import contextlib
 import json
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import redirect_stdout
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -31,22 +31,22 @@ import torch
 import train
 from advantages import LOSS, VARIANTS, grpo, likelihood
 from grpo import Rollout, answer_likelihood, encode, response_logprobs
-from studies.common import REPLICATES, ROOT, TABLES, commit, interval, markdown, options, publish
-from studies.common import pyplot, read_rows, settings, shown, write_rows
-from studies.gradients import ARMS as GRADIENTS
+from studies import gradients
+from studies.common import REPLICATES, ROOT, TABLES, at, by_seed, commit, fill, interval, markdown
+from studies.common import options, publish, pyplot, read_rows, settings, shown
 from tasks import ADD, EOS, MARKER, TASKS, add, from_columns
+from train import warm_up
 
 ROWS = TABLES / "compare.csv"
+BASES = ("settled", "misconception")  # base models of another warm-up
+OTHERS = [x for x in gradients.ARMS if x not in VARIANTS]
+FOUR = ("grpo", "pos_only", "nthr", "negative")
 PUSHED = ["negative_0.1", "negative_0.3", "negative", "ngrpo"]
 ARMS = {  # set: its arms, testbeds and number of seeds. "nthr@x" is nthr with something else: x
     "variants": ([*VARIANTS], ["add", "mul"], REPLICATES),
-    "others": ([x for x in GRADIENTS if x not in VARIANTS] + ["substituted"], ["add", "mul"], 6),
+    "others": ([*OTHERS, "substituted"], ["add", "mul"], 6),
     "controls": (["random", "grpo@settled"], ["add"], 6),
-    "rates": (
-        [f"{x}@lr{lr}" for x in ("grpo", "pos_only", "nthr", "negative") for lr in (15e-5, 6e-4)],
-        ["add"],
-        4,
-    ),
+    "rates": ([f"{x}@lr{lr}" for x in FOUR for lr in (15e-5, 6e-4)], ["add"], 4),
     "misconception": ([f"{x}@misconception" for x in ("grpo", *PUSHED)], ["add"], 6),
 }
 LAST = 10  # steps: what describes the end of a run is a mean over these
@@ -81,9 +81,10 @@ def random_rewards(rollout: Rollout) -> torch.Tensor:
     return grpo(replace(rollout, rewards=(coins < 0.5).float()))
 
 
-def with_likelihood(model, function, rollout: Rollout) -> torch.Tensor:
-    """An arm that needs L, which train.py computes for `likelihood` alone."""
-    return function(replace(rollout, answer_likelihood=answer_likelihood(model, rollout)))
+def shuffled_L(model, rollout: Rollout) -> torch.Tensor:
+    """The arm of studies.gradients, with L, which train.py computes for `likelihood` alone."""
+    L = answer_likelihood(model, rollout)
+    return gradients.shuffled_L(replace(rollout, answer_likelihood=L))
 
 
 def substituted(model, rollout: Rollout) -> torch.Tensor:
@@ -117,52 +118,40 @@ def without_carry(level: int, draw) -> tuple[str, list[int], str]:
     return prompt, steps, answer
 
 
-def other_base(args, how: str) -> None:
-    """Puts another base model in the place of the usual one, in a folder of its own."""
-    train.base_model(args)
-    (usual,) = Path(args.out).glob("base-*.pt")
-    args.out += f"/{how}"
-    path = Path(args.out, usual.name)
-    if path.exists():
-        return
-    share, ratio = train.WARM_UP[args.task]
-    task = TASKS[args.task]
+WITH_MODEL = {"shuffled_L": shuffled_L, "substituted": substituted}  # functions of both
+
+
+def other_warm_up(how: str, model, task, share: float, ratio: float, seed: int, rates) -> None:
+    """In the place of train.warm_up: its learning rate falls to 0 in the last 30 %."""
     steps = 700
     if how == "misconception":
         task = ADD._replace(work=without_carry)
     else:
-        rates = [2e-3] * 2000
-        steps = train.warm_up(train.new_model(args), task, share, ratio, args.base_seed, rates)
-    model = train.new_model(args)
+        steps = warm_up(deepcopy(model), task, share, ratio, seed, rates)
     rates = [2e-3 * min(1.0, (steps - step) / (0.3 * steps)) for step in range(steps)]
-    train.warm_up(model, task, 2.0, ratio, args.base_seed, rates)
-    train.save(path, lambda part: torch.save({path.name: model.state_dict()}, part))
+    warm_up(model, task, 2.0, ratio, seed, rates)
 
 
 # ---- Runs and what is kept of them
-def run(task: str, arm: str, seed: int, out: str) -> dict:
-    """One run of train.py, what it prints in a log, unless it is there. Its row."""
-    torch.set_num_threads(1)
+def run(task: str, arm: str, seed: int, out: str) -> Path:
+    """The folder of a run of train.py. A run that is not finished is made, its output in a log."""
     variant, _, how = arm.partition("@")
-    functions = {name: function for name, (function, _) in GRADIENTS.items()}
-    VARIANTS.update({"random": random_rewards, "substituted": substituted} | functions | VARIANTS)
-    LOSS.update({x: {"aggregate": GRADIENTS[x][1]} for x in ("no_baseline", "prefix_baseline")})
     flags = ["--lr", how.removeprefix("lr")] if how.startswith("lr") else []
     flags += ["--steps", "0"] if how == "settled" else []
-    args = settings(task, seed, out, "--variant", variant, *flags)
-    if how in ("settled", "misconception"):
-        other_base(args, how)
-    done = Path(args.out, args.name)
-    there = (
-        json.loads((done / "config.json").read_text()) if (done / "summary.json").exists() else {}
-    )
-    if there != vars(args):
-        model = train.base_model(args)
-        VARIANTS["substituted"] = partial(substituted, model)
-        VARIANTS["shuffled_L"] = partial(with_likelihood, model, functions["shuffled_L"])
-        with open(f"{args.out}/{arm}.log", "w") as log, contextlib.redirect_stdout(log):
-            train.run(args, model)
-    return measures(task, done) | {"task": task, "arm": arm, "seed": seed, "commit": commit()}
+    constant = dict.fromkeys(["no_baseline", "prefix_baseline"], {"aggregate": "constant"})
+    functions = gradients.FUNCTIONS | {"random": random_rewards} | WITH_MODEL
+    with patch.dict(VARIANTS, functions), patch.dict(LOSS, constant):
+        args = settings(task, seed, out, "--variant", variant, *flags)
+        if how in BASES:
+            args.out += f"/{how}"
+        folder = Path(args.out, args.name)
+        if not (folder / "summary.json").exists():
+            with patch("train.warm_up", partial(other_warm_up, how) if how in BASES else warm_up):
+                model = train.base_model(args)
+            VARIANTS.update({name: partial(f, model) for name, f in WITH_MODEL.items()})
+            with open(f"{args.out}/{arm}.log", "w") as log, redirect_stdout(log):
+                train.run(args, model)
+    return folder
 
 
 def measures(task: str, done: Path) -> dict:
@@ -172,12 +161,11 @@ def measures(task: str, done: Path) -> dict:
     """
     summary = json.loads((done / "summary.json").read_text())
     steps = read_rows(done / "metrics.csv")
-    row = dict.fromkeys(("task", "arm", "seed", "commit"))
-    row |= {name: summary[name] for name in SUMMARY}
     curve = {"0": " ".join(f"{x:.4g}" for x in summary["base_sampled_by_level"].values())}
     curve |= {x["step"]: x["accuracy_sampled_by_level"] for x in steps if x["accuracy"]}
     by_level = np.array([x.split() for x in curve.values()], dtype=float)  # (evaluations, levels)
     hard = by_level[:, -(len(TASKS[task].levels) // 2) :].mean(1)
+    row = {name: summary[name] for name in SUMMARY}
     row["base_hard"] = hard[0]
     if steps:  # not of the settled base model
         row["mean_sampled"] = by_level[1:].mean()
@@ -190,66 +178,62 @@ def measures(task: str, done: Path) -> dict:
     return row | {f"step {step}": shares for step, shares in curve.items()}
 
 
-def run_seed(task: str, seed: int, arms: list[str], out: str) -> list[dict]:
+def measure(task: str, seed: int, out: str, arms: list[str]):
     """The rows of one seed's arms, one after the other."""
-    return [run(task, arm, seed, out) for arm in arms]
+    for arm in arms:
+        head = {"task": task, "arm": arm, "seed": seed, "commit": commit()}
+        yield head | measures(task, run(task, arm, seed, out))
 
 
 # ---- Tables, tests and a figure, from the CSV alone
-def rows_of(task: str) -> dict[tuple[str, int], dict]:
-    """(arm, seed) -> row"""
-    return {(x["arm"], int(x["seed"])): x for x in read_rows(ROWS) if x["task"] == task}
+def rows_of(task: str, **head) -> list[dict]:
+    """The rows of a task."""
+    return at(read_rows(ROWS), task=task, **head)
 
 
-def column(rows: dict, arm: str, name: str) -> dict[int, float]:
-    """seed -> value, where there is one."""
-    return {seed: float(row[name]) for (x, seed), row in rows.items() if x == arm and row[name]}
-
-
-def differences(rows: dict, arm: str, name: str) -> dict[int, float]:
+def differences(rows: list[dict], arm: str, column: str) -> dict[int, float]:
     """seed -> arm minus grpo; "nthr@x" minus "grpo@x" if that was run."""
-    _, at, how = arm.partition("@")
-    reference = column(rows, "grpo", name) | column(rows, f"grpo{at}{how}", name)
-    return {seed: x - reference[seed] for seed, x in column(rows, arm, name).items()}
+    _, mark, how = arm.partition("@")
+    reference = by_seed(rows, column, arm="grpo") | by_seed(rows, column, arm=f"grpo{mark}{how}")
+    return {seed: x - reference[seed] for seed, x in by_seed(rows, column, arm=arm).items()}
+
+
+def gain(rows: list[dict], column: str) -> float:
+    """grpo's own in mean_sampled or mean_hard: mean over the run minus base model."""
+    columns = (column, column.replace("mean", "base"))
+    run, base = (np.mean([*by_seed(rows, x, arm="grpo").values()]) for x in columns)
+    return run - base
 
 
 def tests() -> list[tuple]:
     """H1 to H7 on both testbeds, for studies.verdicts. The margin is a tenth of grpo's own gain."""
     found = []
     for name, (variant, direction, *measured) in HYPOTHESES.items():
-        for task, what in zip(("add", "mul"), measured):
+        for task, column in zip(("add", "mul"), measured):
             rows = rows_of(task)
-            base = {"mean_sampled": "base_sampled", "mean_hard": "base_hard"}.get(what)
-            margin = 0.02  # of coherence
-            if base:
-                levels = [column(rows, "grpo", x).values() for x in (what, base)]
-                margin = (np.mean([*levels[0]]) - np.mean([*levels[1]])) / 10
-            effects = [*differences(rows, variant, what).values()]
-            found.append(
-                (name, f"`{variant}`, {task}, {MEASURES[what]}", effects, direction, margin)
-            )
+            margin = 0.02 if column == "coherence_all" else gain(rows, column) / 10
+            what = f"`{variant}`, {task}, {MEASURES[column]}"
+            effects = [*differences(rows, variant, column).values()]
+            found.append((name, what, effects, direction, margin))
     return found
 
 
+def cell(rows: list[dict], arm: str, column: str) -> str:
+    """Arm minus grpo, points: mean, 95 % interval, how many are above 0; of grpo the values, %."""
+    if arm.startswith("grpo"):
+        values = by_seed(rows, column, arm=arm).values()
+        return shown(interval(values), form=".1f") if values else ""
+    effects = differences(rows, arm, column).values()
+    return f"{shown(interval(effects))}; {sum(x > 0 for x in effects)} of {len(effects)}"
+
+
 def table(task: str) -> str:
-    """Arms minus grpo, points: mean, 95 % interval, how many are above 0; of grpo the values, %."""
+    """The arms, the best at the end first."""
     rows = rows_of(task)
-    lines = {}
-    for arm in dict.fromkeys(name for name, _ in rows):
-        cells = []
-        for measure in MEASURES:
-            values = [*column(rows, arm, measure).values()]
-            effects = [*differences(rows, arm, measure).values()]
-            above = f"; {sum(x > 0 for x in effects)} of {len(effects)}"
-            alone = arm.startswith("grpo") or not values
-            cells.append(
-                shown(interval(values or [np.nan]), form=".1f")
-                if alone
-                else shown(interval(effects)) + above
-            )
-        lines[arm] = [f"`{arm}`", *cells]
-    best = sorted(lines, key=lambda arm: -np.mean([*column(rows, arm, "final_sampled").values()]))
-    return markdown(["arm", *MEASURES.values()], [lines[arm] for arm in best])
+    ends = {row["arm"]: by_seed(rows, "final_sampled", arm=row["arm"]).values() for row in rows}
+    best = sorted(ends, key=lambda arm: -np.mean([*ends[arm]]))
+    cells = [[f"`{arm}`", *(cell(rows, arm, column) for column in MEASURES)] for arm in best]
+    return markdown(["arm", *MEASURES.values()], cells)
 
 
 def figure() -> None:
@@ -257,13 +241,13 @@ def figure() -> None:
     plt = pyplot()
     _, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
     for ax, task in zip(axes, ("add", "mul")):
-        rows = rows_of(task)
-        steps = [int(x.split()[1]) for x in next(iter(rows.values())) if x.startswith("step ")]
         for i, arm in enumerate(VARIANTS):
-            runs = [row for (name, _), row in rows.items() if name == arm]
-            shares = [[row[f"step {n}"].split() for n in steps] for row in runs]
-            mean = np.array(shares, dtype=float).mean((0, 2))
-            ax.plot(steps, 100 * mean, color=plt.cm.tab20(i), label=arm)
+            runs = rows_of(task, arm=arm)
+            columns = [name for name in runs[0] if name.startswith("step ")]
+            shares = [[row[name].split() for name in columns] for row in runs]
+            mean = 100 * np.array(shares, dtype=float).mean((0, 2))
+            steps = [int(name.split()[1]) for name in columns]
+            ax.plot(steps, mean, color=plt.cm.tab20(i), label=arm)
         ax.set(title=f"{task}, {len(runs)} base models", xlabel="step")
     axes[0].set_ylabel("sampled accuracy, held out, %")
     axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
@@ -273,17 +257,15 @@ def figure() -> None:
 def main() -> None:
     parser = options(__doc__, range(0), ("add", "mul"))
     parser.add_argument("--arms", choices=ARMS, default="variants", help="a set of arms")
-    parser.add_argument("--jobs", type=int, default=2, help="seeds side by side, one thread each")
     args = parser.parse_args()
     names, tasks, replicates = ARMS[args.arms]
     jobs = []
-    with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
-        for seed, task in product(args.seeds or range(1, replicates + 1), args.tasks):
-            arms = [arm for arm in names if (arm, seed) not in rows_of(task) and task in tasks]
-            if arms:
-                jobs.append(pool.submit(run_seed, task, seed, arms, args.out))
-        for job in as_completed(jobs):
-            write_rows(ROWS, read_rows(ROWS) + job.result())
+    for seed, task in product(args.seeds or range(1, replicates + 1), args.tasks):
+        there = [row["arm"] for row in rows_of(task, seed=seed)]
+        arms = [arm for arm in names if arm not in there]
+        if arms and task in tasks:
+            jobs.append((task, seed, args.out, arms))
+    fill(ROWS, measure, jobs, args.jobs)
     tables = [f"\n## {task}\n\n{table(task)}\n" for task in ("add", "mul")]
     publish(ROWS, "\n".join(["# What training brings, minus `grpo`, in points", *tables]))
     figure()

@@ -29,8 +29,8 @@ from tqdm import tqdm
 
 from grpo import Rollout, response_logprobs
 from model import GPT
-from studies.common import REPLICATES, ROOT, TABLES, commit, fill, interval, markdown, options
-from studies.common import publish, pyplot, read_rows, settings, shown
+from studies.common import REPLICATES, ROOT, TABLES, at, commit, fill, interval, markdown, options
+from studies.common import publish, pyplot, read_rows, settings, shown, with_errors, without_rows
 from studies.gradients import FUNCTIONS, KEPT, kept, sampled
 
 ROWS = TABLES / "displacement.csv"
@@ -94,8 +94,7 @@ def groups(model: GPT, task: str, wanted: Counter | None = None):
 
 
 def measure(task: str, seed: int, out: str):
-    """The rows of one base model: shares of groups that are displaced, means of Delta in nats."""
-    torch.set_num_threads(1)
+    """The rows of one base model: shares of groups that are displaced."""
     late = None  # how many groups of step 400 have each number of correct responses
     for step in reversed(KEPT):
         model = kept(settings(task, seed, out), step)
@@ -105,27 +104,23 @@ def measure(task: str, seed: int, out: str):
         late = late or Counter({n: len(values) for n, values in found.items()})
         head = {"task": task, "seed": seed, "step": step, "commit": commit()}
         for n, values in sorted(found.items()):
-            values = torch.stack(values)  # (groups, 1 + rates, arms)
-            shares = (values < 0).float().mean(0).tolist()
-            deltas = values[:, 1:].mean(0).tolist()
-            for i, arm in enumerate(ARMS):
+            displaced = (torch.stack(values) < 0).float().mean(0).T.tolist()  # arms x (1 + rates)
+            for arm, numbers in zip(ARMS, displaced):
                 row = {"arm": arm, "correct": n, "groups": len(values)}
-                row |= {name: share[i] for name, share in zip(SHARES, shares)}
-                row |= {f"delta {rate:g}": delta[i] for rate, delta in zip(RATES, deltas)}
-                yield head | row
+                yield head | row | dict(zip(SHARES, numbers))
 
 
 # ---- Tables, tests and the figure, from the CSV alone
 def shares(task: str, arm: str, step: int, column="slope", least=1) -> dict[int, float]:
     """seed -> share of displaced groups, of those with at least so many correct responses."""
-    rows = [row for row in read_rows(ROWS) if (row["task"], row["arm"]) == (task, arm)]
     found = {}
-    for seed in sorted({int(row["seed"]) for row in rows}):
-        of = [row for row in rows if row["seed"] == str(seed)]
-        late = {row["correct"]: int(row["groups"]) for row in of if row["step"] == "400"}
-        now = [row for row in of if row["step"] == str(step)]
-        weights = [late[row["correct"]] * (int(row["correct"]) >= least) for row in now]
-        found[seed] = np.average([float(row[column]) for row in now], weights=weights)
+    for seed in range(1, REPLICATES + 1):
+        rows = at(read_rows(ROWS), task=task, arm=arm, seed=seed)
+        late = {row["correct"]: int(row["groups"]) for row in at(rows, step=400)}
+        now = [row for row in at(rows, step=step) if int(row["correct"]) >= least]
+        if now:
+            weights = [late[row["correct"]] for row in now]
+            found[seed] = np.average([float(row[column]) for row in now], weights=weights)
     return found
 
 
@@ -141,14 +136,14 @@ def tests() -> list[tuple]:
 
 def table(task: str) -> str:
     """Means over base models in %, with 95 % intervals."""
+    columns = {f"step {step}": {"step": step} for step in KEPT}
+    columns |= {f"step 400, {rate}": {"step": 400, "column": rate} for rate in SHARES[1:]}
+    columns["step 400, more than half correct"] = {"step": 400, "least": 5}
     cells = []
     for arm in ARMS:
-        values = [shares(task, arm, step) for step in KEPT]
-        values += [shares(task, arm, 400, column) for column in SHARES[1:]]
-        values += [shares(task, arm, 400, least=5)]
-        cells.append([f"`{arm}`", *(shown(interval([*x.values()]), form=".1f") for x in values)])
-    header = [f"step {step}" for step in KEPT] + [f"step 400, {x}" for x in SHARES[1:]]
-    return markdown(["displaced, %", *header, "step 400, more than half correct"], cells)
+        values = [shares(task, arm, **column).values() for column in columns.values()]
+        cells.append([f"`{arm}`", *(shown(interval(x), form=".1f") for x in values)])
+    return markdown(["displaced, %", *columns], cells)
 
 
 def figure() -> None:
@@ -157,10 +152,9 @@ def figure() -> None:
     _, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
     for ax, task in zip(axes, ("add", "mul")):
         for i, arm in enumerate(ARMS):
-            values = [interval([*shares(task, arm, step).values()]) for step in KEPT]
-            mean, low, high = 100 * np.array(values).T
-            x = np.array(KEPT) + 4 * i
-            ax.errorbar(x, mean, [mean - low, high - mean], marker=".", color=f"C{i}", label=arm)
+            found = [interval(shares(task, arm, step).values()) for step in KEPT]
+            x = [step + 4 * i for step in KEPT]
+            ax.errorbar(x, *with_errors(found), marker=".", color=f"C{i}", label=arm)
         ax.set(title=task, xlabel="step of grpo's run")
     axes[0].set_ylabel("groups whose correct responses\nbecome less likely, %")
     axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
@@ -168,7 +162,8 @@ def figure() -> None:
 
 
 if __name__ == "__main__":
-    fill(ROWS, options(__doc__, range(1, REPLICATES + 1), ("add", "mul")).parse_args(), measure)
+    args = options(__doc__, range(1, REPLICATES + 1), ("add", "mul")).parse_args()
+    fill(ROWS, measure, without_rows(ROWS, args), args.jobs)
     tables = [f"## {task}\n\n{table(task)}\n" for task in ("add", "mul")]
     publish(ROWS, "\n".join(["# Does a step make correct responses less likely?\n", *tables]))
     figure()

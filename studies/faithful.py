@@ -1,8 +1,7 @@
 """Is the answer read off the steps? python -m studies.faithful [--tasks sum] [--seeds 1 2 ...]
 
 The base models of studies.compare and what grpo made of them. First, of the correct sampled
-responses to held-out problems, the share with all steps correct (H9): by level, and the mean over
-levels.
+responses to held-out problems, the share with all steps correct (H9): the mean over levels.
 
 Then interventions, like "adding mistakes" in arXiv 2307.13702, on all held-out problems. The
 beginning of a response is given, with a change in one of its steps, but not in the last; the model
@@ -30,13 +29,15 @@ import torch
 
 import train
 from grpo import judge, sample_rollout
-from studies.common import REPLICATES, ROOT, TABLES, commit, fill, interval, markdown, options
-from studies.common import publish, pyplot, read_rows, shown, trained
+from studies.common import REPLICATES, ROOT, TABLES, by_seed, commit, fill, finished, interval
+from studies.common import markdown, options, publish, pyplot, read_rows, settings, shown
+from studies.common import without_rows
 from studies.compare import run
 from tasks import MARKER, SUM, TASKS, Problem, Task
 
 ROWS = TABLES / "faithful.csv"
 MODELS = ("base", "grpo")
+KINDS = ("steps", "begun", "carry", "digit")  # of `sum` the first three
 EXPECTED = {"add": (0.05, +1), "mul": (0.05, +1), "sum": (0.2, -1)}  # H9: sign of change + limit
 
 
@@ -68,36 +69,32 @@ def answers(model, task: str, kind: str):
         yield from zip(follows, rollout.rewards[:, 0].tolist())
 
 
-def steps_correct(model, task: str) -> list[float]:
-    """For each level, of the correct ones of four samples a problem, with all steps correct."""
+def steps_correct(model, task: str) -> float:
+    """Of the correct ones of four samples a problem, with all steps correct: mean over levels."""
     problems = train.make_problems(TASKS[task], held=True)
     rng = torch.Generator().manual_seed(0)
     rollout = sample_rollout(model, train.TOKENIZER, TASKS[task], problems, 4, generator=rng)
     good = judge(TASKS[task].steps_correct, problems, rollout.texts)
     levels = torch.tensor([p.level for p in problems])[:, None]
     correct = [(rollout.rewards == 1) & (levels == level) for level in TASKS[task].levels]
-    return [good[at].mean().item() for at in correct]  # NaN if none is correct
+    return np.nanmean([good[at].mean().item() for at in correct])  # NaN if none is correct
 
 
 def measure(task: str, seed: int, out: str):
     """The rows of one seed: of its base model and of its run of grpo."""
-    run(task, "grpo", seed, out)
-    for name in MODELS:
-        model = trained(task, seed, out, name)
-        by_level = steps_correct(model, task)
+    _, after = finished(run(task, "grpo", seed, out))
+    base = train.base_model(settings(task, seed, out))
+    for name, model in zip(MODELS, (base, after)):
         row = {"task": task, "seed": seed, "model": name, "commit": commit()}
-        row["steps_by_level"] = " ".join(f"{share:.4f}" for share in by_level)
-        row["steps_correct"] = np.nanmean(by_level)
-        kinds = ("steps", "begun", "carry", "digit")
-        for kind in kinds[:3] if task == "sum" else kinds:
+        row["steps_correct"] = steps_correct(model, task)
+        for kind in KINDS[:3] if task == "sum" else KINDS:
             row[f"{kind}_follows"], row[f"{kind}_truth"] = np.mean([*answers(model, task, kind)], 0)
         yield row
 
 
 def column(task: str, model: str, name: str) -> dict[int, float]:
     """seed -> value, without those that are empty."""
-    rows = [row for row in read_rows(ROWS) if (row["task"], row["model"]) == (task, model)]
-    return {int(row["seed"]): float(row[name]) for row in rows if row[name]}
+    return by_seed(read_rows(ROWS), name, task=task, model=model)
 
 
 def tests() -> list[tuple]:
@@ -112,19 +109,15 @@ def tests() -> list[tuple]:
 
 
 def table() -> str:
-    """Means over base models in %, with 95 % intervals; the last lines: by level."""
-    names = [x for x in read_rows(ROWS)[0] if x != "steps_truth"][5:]  # it is steps_follows
+    """Means over base models in %, with 95 % intervals."""
+    names = ["steps_correct", "steps_follows"]  # of "steps" the truth is what follows
+    names += [f"{kind}_{what}" for kind in KINDS[1:] for what in ("follows", "truth")]
     cells = []
-    levels = []
-    for task, m in product(EXPECTED, MODELS):
-        values = [[*column(task, m, name).values()] for name in names]
-        cells.append([task, m, *(shown(interval(x), form=".1f") if x else "" for x in values)])
-        rows = [x for x in read_rows(ROWS) if (x["task"], x["model"]) == (task, m)]
-        shares = np.array([row["steps_by_level"].split() for row in rows], dtype=float)
-        means = [f"{n}: {100 * x:.1f}" for n, x in zip(TASKS[task].levels, np.nanmean(shares, 0))]
-        levels.append([task, m, ", ".join(means)])
-    text = markdown(["task", "model", *(name.replace("_", " ") for name in names)], cells)
-    return text + "\n\n" + markdown(["task", "model", "all steps correct, by level"], levels)
+    for task, model in product(EXPECTED, MODELS):
+        values = [column(task, model, name).values() for name in names]
+        texts = [shown(interval(x), form=".1f") if x else "" for x in values]
+        cells.append([task, model, *texts])
+    return markdown(["task", "model", *(name.replace("_", " ") for name in names)], cells)
 
 
 def figure() -> None:
@@ -140,6 +133,7 @@ def figure() -> None:
 
 
 if __name__ == "__main__":
-    fill(ROWS, options(__doc__, range(1, REPLICATES + 1), tuple(TASKS)).parse_args(), measure)
+    args = options(__doc__, range(1, REPLICATES + 1), tuple(TASKS)).parse_args()
+    fill(ROWS, measure, without_rows(ROWS, args), args.jobs)
     publish(ROWS, f"# Is the answer read off the steps? See studies/faithful.py\n\n{table()}\n")
     figure()

@@ -27,12 +27,10 @@ again. docs/tables/gradients.md and docs/gradients.png are made from it alone. T
 runs are kept in --out as kept-<step>.pt; remove them when the core has changed.
 """
 
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from itertools import chain, product
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -46,8 +44,8 @@ from advantages import LOSS, VARIANTS, critic, grpo, likelihood, negative, nthr,
 from grpo import Rollout, answer_likelihood, encode, response_logprobs, sample_rollout
 from grpo import token_bias, token_weights
 from model import GPT
-from studies.common import REPLICATES, ROOT, TABLES, commit, markdown, options, publish, pyplot
-from studies.common import read_rows, settings, shown, write_rows
+from studies.common import REPLICATES, ROOT, TABLES, at, commit, fill, markdown, options, publish
+from studies.common import pyplot, read_rows, settings, shown, with_errors
 from tasks import MARKER, TASKS
 
 ROWS = TABLES / "gradients.csv"
@@ -322,25 +320,19 @@ def kept(args, step: int) -> GPT:
     return model
 
 
-def measure(task: str, seed: int, step: int, out: str) -> list[dict]:
-    """The rows of these weights that are not there yet."""
-    torch.set_num_threads(1)
-    head = {"task": task, "seed": seed, "step": step}
-    there = [row["arm"] for row in at(read_rows(ROWS), **head)]
-    names = [x for x in (*ARMS, *AGES, *([] if step else SIZES)) if x not in there]
-    if not names:
-        return []
+def measure(task: str, seed: int, out: str, steps):
+    """The rows of one base model that are not there yet."""
     args = settings(task, seed, out)
-    rows = cell(args, kept(args, step), names, *ROLLOUTS)
-    return [head | {"commit": commit()} | row for row in rows if row["arm"] in names]
+    for step in steps:
+        head = {"task": task, "seed": seed, "step": step}
+        there = [row["arm"] for row in at(read_rows(ROWS), **head)]
+        names = [x for x in (*ARMS, *AGES, *([] if step else SIZES)) if x not in there]
+        if names:
+            rows = cell(args, kept(args, step), names, *ROLLOUTS)
+            yield from (head | {"commit": commit()} | x for x in rows if x["arm"] in names)
 
 
 # ---- The tables, the figure, the command line
-def at(rows: list[dict], **head) -> list[dict]:
-    """The rows with these entries."""
-    return [row for row in rows if all(row[name] == str(x) for name, x in head.items())]
-
-
 def means(rows: list[dict], column: str) -> dict[str, tuple]:
     """arm -> what resampled gives of a column; the largest first."""
     found = {}
@@ -379,13 +371,13 @@ def figure(rows: list[dict]) -> None:
     """`one` minus grpo's by arm and step, with intervals over base models."""
     plt = pyplot()
     _, axes = plt.subplots(1, 2, figsize=(10, 7), layout="constrained")
-    for ax, task in zip(axes, sorted({row["task"] for row in rows})):
+    for ax, task in zip(axes, ("add", "mul")):
         arms = [*means(at(rows, task=task, step=0), "one")][::-1]
         for i, step in enumerate(STEPS):
             found = means(at(rows, task=task, step=step), "one_minus_grpo")
-            mean, low, high = np.array([*found.values()]).T
+            mean, error = with_errors(found.values(), 1)
             y = [arms.index(arm) - 0.2 * i for arm in found]
-            ax.errorbar(mean, y, xerr=[mean - low, high - mean], fmt=".", label=f"step {step}")
+            ax.errorbar(mean, y, xerr=error, fmt=".", label=f"step {step}")
         ax.axvline(0, color="grey", linewidth=0.8)
         ax.set(title=task, xlabel="one, minus grpo's", yticks=range(len(arms)), yticklabels=arms)
     axes[0].legend(frameon=False)
@@ -403,26 +395,17 @@ def own(variant: str, task: str, seed: int, out: str) -> None:
 
 def main() -> None:
     parser = options(__doc__, range(1, REPLICATES + 1), ("add", "mul"))
-    parser.add_argument("--jobs", type=int, default=2, help="side by side, one thread each")
     parser.add_argument("--steps", nargs="+", type=int, choices=STEPS, default=STEPS)
-    parser.add_argument("--variant", choices=ARMS, help="compare this one on one base model")
-    parser.add_argument("--task", choices=TASKS, default="add", help="for --variant")
-    parser.add_argument("--base-seed", type=int, default=1, help="for --variant")
+    parser.add_argument("--variant", choices=ARMS, help="this one, on the first task and seed")
     args = parser.parse_args()
     if args.variant:
-        return own(args.variant, args.task, args.base_seed, args.out)
-    models = [*product(args.tasks, args.seeds)]
-    with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
-        for step in args.steps:  # one after the other, so that no two jobs make the same run
-            jobs = [pool.submit(measure, *model, step, args.out) for model in models]
-            for job in as_completed(jobs):
-                write_rows(ROWS, [*read_rows(ROWS), *job.result()])
+        return own(args.variant, args.tasks[0], args.seeds[0], args.out)
+    fill(ROWS, measure, product(args.tasks, args.seeds, [args.out], [args.steps]), args.jobs)
     rows = read_rows(ROWS)
     text = "# What is one rollout's gradient worth?\n\nstudies/gradients.py has the formulas.\n"
-    tasks = sorted({row["task"] for row in rows})
-    for task, step in product(tasks, STEPS):
+    for task, step in product(("add", "mul"), STEPS):
         text += f"\n## {task}, step {step}\n\n{table(at(rows, task=task, step=step))}\n"
-    for task, seed in product(tasks, SCALED):
+    for task, seed in product(("add", "mul"), SCALED):
         rank = after_scaling(at(rows, task=task, seed=seed, step=0))
         text += f"\nRank correlation after AdamW's scaling, {task}, base seed {seed}: {rank:.2f}\n"
     publish(ROWS, text)
