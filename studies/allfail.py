@@ -22,7 +22,7 @@ from scipy import stats
 import train
 from grpo import sample_rollout
 from model import GPT
-from studies.common import ROOT, TABLES, commit, fill, finished, interval, markdown, options
+from studies.common import ROOT, TABLES, at, commit, fill, finished, interval, markdown, options
 from studies.common import publish, pyplot, read_rows, settings, shown, without_rows
 from studies.compare import run
 from tasks import MUL, Problem
@@ -70,11 +70,9 @@ def measure(task: str, seed: int, out: str):
 
 def by_model(name: str, levels) -> list[np.ndarray]:
     """The correct responses of a model: an array of problems for each seed."""
-    found = {}
-    for row in read_rows(ROWS):
-        if int(row["level"]) in levels:
-            found.setdefault(row["seed"], []).append(int(row[name]))
-    return [np.array(problems) for problems in found.values()]
+    rows = [row for row in read_rows(ROWS) if int(row["level"]) in levels]
+    seeds = sorted({row["seed"] for row in rows})
+    return [np.array([int(row[name]) for row in at(rows, seed=seed)]) for seed in seeds]
 
 
 def level_table(N: int) -> str:

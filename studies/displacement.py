@@ -16,7 +16,7 @@ other steps the groups are chosen such that as many have each p as at step 400 o
 300 rollouts have too few of a p, those that there are get more weight; a p without any is left out.
 
 docs/tables/displacement.csv has a row a task, base seed, step, arm and number of correct responses;
-tables (docs/tables/displacement.md) and docs/displacement.png are made from it alone.
+the tables (docs/tables/displacement.md) are made from it alone.
 """
 
 from collections import Counter
@@ -29,9 +29,9 @@ from tqdm import tqdm
 
 from grpo import Rollout, response_logprobs
 from model import GPT
-from studies.common import REPLICATES, ROOT, TABLES, at, commit, fill, interval, markdown, options
-from studies.common import publish, pyplot, read_rows, settings, shown, with_errors, without_rows
-from studies.gradients import FUNCTIONS, KEPT, kept, sampled
+from studies.common import REPLICATES, TABLES, at, commit, fill, interval, markdown, options
+from studies.common import publish, read_rows, settings, shown, without_rows
+from studies.gradients import FUNCTIONS, KEPT, gradient, kept, sampled
 
 ROWS = TABLES / "displacement.csv"
 ARMS = ("grpo", "pos_only", "nthr", "nthr_eta0", "half", "random_sparing")
@@ -55,22 +55,20 @@ def of_correct(model: GPT, rollout: Rollout, p: int) -> Tensor:
 
 def moved(model: GPT, rollout: Rollout, p: int, advantages: Tensor) -> list[Tensor]:
     """Of group p and advantages (arms, P, G, T): slope, then Delta for each rate, (arms,) each."""
-    parameters = [*model.parameters()]
     logprobs = response_logprobs(model, rollout, [p])[0]
     losses = (advantages[:, p] * logprobs).sum((1, 2)) / rollout.mask[p].sum()  # (arms,)
-    goals = [of_correct(model, rollout, p), *losses]
-    gradients = [torch.autograd.grad(x, parameters, retain_graph=True) for x in goals]
-    uphill, *g = [parameters_to_vector(gradient) for gradient in gradients]
-    found = [torch.stack(g) @ uphill]
-    theta = parameters_to_vector(parameters).detach().clone()
+    before = of_correct(model, rollout, p)
+    g = torch.stack([gradient(model, loss) for loss in losses])  # (arms, N)
+    found = [g @ gradient(model, before)]
+    theta = parameters_to_vector(model.parameters()).detach().clone()
     for rate in RATES:
         after = []
         for direction in g:
-            vector_to_parameters(theta + rate * direction, parameters)
+            vector_to_parameters(theta + rate * direction, model.parameters())
             with torch.no_grad():
                 after.append(of_correct(model, rollout, p))
-        found.append(torch.stack(after) - goals[0].detach())
-    vector_to_parameters(theta, parameters)
+        found.append(torch.stack(after) - before.detach())
+    vector_to_parameters(theta, model.parameters())
     return found
 
 
@@ -110,7 +108,7 @@ def measure(task: str, seed: int, out: str):
                 yield head | row | dict(zip(SHARES, numbers))
 
 
-# ---- Tables, tests and the figure, from the CSV alone
+# ---- Tables and tests, from the CSV alone
 def shares(task: str, arm: str, step: int, column="slope", least=1) -> dict[int, float]:
     """seed -> share of displaced groups, of those with at least so many correct responses."""
     found = {}
@@ -146,24 +144,8 @@ def table(task: str) -> str:
     return markdown(["displaced, %", *columns], cells)
 
 
-def figure() -> None:
-    """Displaced groups over the steps, a line an arm."""
-    plt = pyplot()
-    _, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
-    for ax, task in zip(axes, ("add", "mul")):
-        for i, arm in enumerate(ARMS):
-            found = [interval(shares(task, arm, step).values()) for step in KEPT]
-            x = [step + 4 * i for step in KEPT]
-            ax.errorbar(x, *with_errors(found), marker=".", color=f"C{i}", label=arm)
-        ax.set(title=task, xlabel="step of grpo's run")
-    axes[0].set_ylabel("groups whose correct responses\nbecome less likely, %")
-    axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    plt.savefig(ROOT / "docs" / "displacement.png", dpi=100)
-
-
 if __name__ == "__main__":
     args = options(__doc__, range(1, REPLICATES + 1), ("add", "mul")).parse_args()
     fill(ROWS, measure, without_rows(ROWS, args), args.jobs)
     tables = [f"## {task}\n\n{table(task)}\n" for task in ("add", "mul")]
     publish(ROWS, "\n".join(["# Does a step make correct responses less likely?\n", *tables]))
-    figure()

@@ -37,10 +37,11 @@ import numpy as np
 import torch
 from scipy import optimize, stats
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 
 import train
-from advantages import LOSS, VARIANTS, critic, grpo, likelihood, negative, nthr, on_tokens, rloo
+from advantages import VARIANTS, critic, grpo, likelihood, negative, nthr, on_tokens, rloo
 from grpo import Rollout, answer_likelihood, encode, response_logprobs, sample_rollout
 from grpo import token_bias, token_weights
 from model import GPT
@@ -54,6 +55,7 @@ STEPS = (0, 100, 400)  # those that are measured here
 ROLLOUTS = (80, 160)  # K and K'. A rollout of half B is cheap: it has one arm
 OWN = (50, 100)  # the same for a variant of one's own
 RESPONSES = 512  # of a rollout
+CONSTANT = ("dr_grpo", "rloo", "no_baseline", "prefix_baseline")  # arms with this denominator
 SIZES = {f"grpo_G{G}": G for G in (2, 4, 16, 32, 64)}  # arms at step 0: other group sizes
 AGES = {f"critic_{age}": age for age in (10, 40, 160)}  # arms: updates of the critic
 SCALED = (1, 2)  # base seeds of the look at AdamW's scaling
@@ -149,10 +151,8 @@ FUNCTIONS |= {f.__name__: f for f in (no_baseline, half, random_sparing, truth, 
 FUNCTIONS |= {f.__name__: f for f in (shared_prefix, prefix_baseline)}  # the two invented ones
 FUNCTIONS |= {f"negative_{c}": partial(negative, c=c) for c in (0.1, 0.3)}
 FUNCTIONS["nthr_eta0"] = partial(nthr, eta=0.0)
-AGGREGATES = {name: loss.get("aggregate", "token") for name, loss in LOSS.items()}
-AGGREGATES |= dict.fromkeys(["no_baseline", "rloo", "prefix_baseline"], "constant")
 # culling has the gradient of grpo; critic is in AGES
-ARMS = {name: (f, AGGREGATES.get(name, "token")) for name, f in FUNCTIONS.items()}
+ARMS = {name: (f, "constant" if name in CONSTANT else "token") for name, f in FUNCTIONS.items()}
 
 
 # ---- The measures, functions of matrices
@@ -175,8 +175,8 @@ def replicates(G: Tensor, U: Tensor) -> dict[str, Tensor]:
     b = torch.cat([torch.ones(1 + K, Ku), 1 - torch.eye(Ku)]).double()
     n = a.sum(1)  # of g, (1 + K + K',)
     k = b.sum(1)
-    products = torch.cat([G, U]).double()
-    products = products @ products.T
+    both = torch.cat([G, U]).double()
+    products = both @ both.T
     GG, GU, UU = products[:K, :K], products[:K, K:], products[K:, K:]
     size = a @ GG.diag() / n
     M = (((a @ GG) * a).sum(1) / n - size) / (n - 1)
@@ -189,16 +189,15 @@ def replicates(G: Tensor, U: Tensor) -> dict[str, Tensor]:
     return found | {"signal": found["bias"] ** 2 * M / size}
 
 
-def measures(G: Tensor, U: Tensor, reference: dict | None = None) -> dict[str, float]:
+def measures(G: Tensor, U: Tensor, reference: dict) -> dict[str, float]:
     """M, V, size, bias, one, signal of G (K, N) and U (K', N); and name_error, the error of each.
 
     reference: the replicates of grpo, for one_minus_grpo and for log_worth, the logarithm of worth
     on this base model. Both are paired differences.
     """
     found = replicates(G, U)
-    if reference:
-        found["one_minus_grpo"] = found["one"] - reference["one"]
-        found["log_worth"] = found["signal"].logit() - reference["signal"].logit()
+    found["one_minus_grpo"] = found["one"] - reference["one"]
+    found["log_worth"] = found["signal"].logit() - reference["signal"].logit()
     errors = {f"{name}_error": jackknife(x, len(G)) for name, x in found.items()}
     return {name: x[0].item() for name, x in found.items()} | errors
 
@@ -233,24 +232,24 @@ def weighted(rollout: Rollout, arms: dict) -> Tensor:
     return torch.stack([count(aggregate) * f(rollout) for f, aggregate in arms.values()])
 
 
+def gradient(model: GPT, goal: Tensor) -> Tensor:
+    """That of a number, as one vector (N,). Another one can follow on the same graph."""
+    return parameters_to_vector(torch.autograd.grad(goal, [*model.parameters()], retain_graph=True))
+
+
 def gradients(model: GPT, rollout: Rollout, weights: Tensor) -> Tensor:
     """The gradient of sum_{i,t} weights_{i,t} ln pi(y_{i,t}) for each of weights (arms, P, G, T).
 
     Of `weighted` that is minus the gradient of policy_loss at ratio 1, for each arm (arms, N). All-
     fail, mixed and all-pass groups are read apart, for in each kind some arms are the same.
     """
-    parameters = list(model.parameters())
     p = rollout.rewards.mean(1)
     found = 0
     for kind in (p == 0, (p > 0) & (p < 1), p == 1):
         if kind.any():
             logprobs = response_logprobs(model, rollout, kind)
             distinct, which = weights[:, kind].unique(dim=0, return_inverse=True)
-            rows = []
-            for weight in distinct:
-                total = (weight * logprobs).sum()
-                parts = torch.autograd.grad(total, parameters, retain_graph=True)
-                rows.append(torch.cat([part.flatten() for part in parts]))
+            rows = [gradient(model, (weight * logprobs).sum()) for weight in distinct]
             found = found + torch.stack(rows)[which]
     return found
 

@@ -56,10 +56,8 @@ def ranks(task: str, arms) -> list[str]:
     draws = [rng.integers(len(x), size=len(x)) for _ in range(DRAWS)]
     low, high = np.nanquantile([rank(means(x[i]), means(y[i])) for i in draws], [0.025, 0.975])
     each = [rank(a, b) for a, b in zip(x, y)]
-    return [
-        shown((rank(means(x), means(y)), low, high), 1, ".2f"),
-        f"{np.nanmin(each):.2f} to {np.nanmax(each):.2f}",
-    ]
+    found = (rank(means(x), means(y)), low, high)
+    return [shown(found, 1, ".2f"), f"{np.nanmin(each):.2f} to {np.nanmax(each):.2f}"]
 
 
 def predictions(task: str) -> list[dict]:
@@ -68,14 +66,13 @@ def predictions(task: str) -> list[dict]:
     line = stats.linregress(x, y)
     n = len(x)
     residual = np.sqrt(((y - line.intercept - line.slope * x) ** 2).sum() / (n - 2))
-    rows = []
-    for arm, z in zip(compare.OTHERS, means(axes_of(task, compare.OTHERS)[0])):
-        far = (z - x.mean()) ** 2 / ((x - x.mean()) ** 2).sum()
-        half = stats.t.ppf(0.975, n - 2) * residual * np.sqrt(1 + 1 / n + far)
-        predicted = line.intercept + line.slope * z
-        row = {"task": task, "arm": arm, "one_minus_grpo": z, "predicted": predicted}
-        rows.append(row | {"low": predicted - half, "high": predicted + half})
-    return rows
+    z = means(axes_of(task, compare.OTHERS)[0])
+    far = (z - x.mean()) ** 2 / ((x - x.mean()) ** 2).sum()
+    half = stats.t.ppf(0.975, n - 2) * residual * np.sqrt(1 + 1 / n + far)
+    middle = line.intercept + line.slope * z
+    rows = zip(compare.OTHERS, z, middle, middle - half, middle + half)
+    names = ("task", "arm", "one_minus_grpo", "predicted", "low", "high")
+    return [dict(zip(names, (task, *row))) for row in rows]
 
 
 def predicted(row: dict) -> tuple[float, float, float]:

@@ -47,16 +47,15 @@ OWN = ROWS | {"max_completion_length": NEW_TOKENS, "learning_rate": 3e-4, "outpu
 
 def twin(model: GPT) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
     """GPTBigCode with our weights, and its tokenizer. AssertionError if the logits differ."""
-    special = {"pad_token": PAD, "eos_token": EOS}  # to transformers they are more than characters
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=TOKENIZER, **special)
+    # To transformers these are more than characters.
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=TOKENIZER, pad_token=PAD, eos_token=EOS)
     V, D = model.embed_token.weight.size()
-    columns = model.embed_position.num_embeddings
-    heads = model.blocks[0].heads
-    size = {"vocab_size": V, "n_positions": columns, "n_layer": len(model.blocks), "n_embd": D}
-    kind = {"n_head": heads, "activation_function": "relu", "tie_word_embeddings": False}
+    size = {"vocab_size": V, "n_embd": D, "n_positions": model.embed_position.num_embeddings}
+    depth = {"n_layer": len(model.blocks), "n_head": model.blocks[0].heads}
+    kind = {"activation_function": "relu", "tie_word_embeddings": False}
     off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None}
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    theirs = GPTBigCodeForCausalLM(GPTBigCodeConfig(**size, **kind, **off, **ids))
+    theirs = GPTBigCodeForCausalLM(GPTBigCodeConfig(**size, **depth, **kind, **off, **ids))
     weights = model.state_dict().values()  # they come in the same order
     theirs.load_state_dict(dict(zip(theirs.state_dict(), weights, strict=True)))
     tokens = torch.arange(V)[None]
