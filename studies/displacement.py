@@ -20,6 +20,7 @@ the tables (docs/tables/displacement.md) are made from it alone.
 """
 
 from collections import Counter
+from itertools import islice
 
 import numpy as np
 import torch
@@ -73,22 +74,18 @@ def moved(model: GPT, rollout: Rollout, p: int, advantages: Tensor) -> list[Tens
 
 
 def groups(model: GPT, task: str, wanted: Counter | None = None):
-    """Yields GROUPS mixed groups: their number of correct responses, rollout, index, advantages.
+    """Yields mixed groups: their number of correct responses, rollout, index, advantages.
 
-    wanted: how many of them with each number of correct responses; None: the first ones.
+    wanted: how many of them with each number of correct responses; None: as they come.
     """
     left = Counter(wanted)
-    count = 0
     for rollout in sampled(model, task, SEED, ROLLOUTS):
         advantages = torch.stack([FUNCTIONS[arm](rollout) for arm in ARMS])  # (arms, P, G, T)
         for p, n in enumerate(rollout.rewards.sum(1).int().tolist()):
             mixed = 0 < n < rollout.rewards.size(1)
-            if mixed and count < GROUPS and (not wanted or left[n] > 0):
+            if mixed and (wanted is None or left[n] > 0):
                 left[n] -= 1
-                count += 1
                 yield n, rollout, p, advantages
-        if count == GROUPS:
-            return
 
 
 def measure(task: str, seed: int, out: str):
@@ -97,7 +94,8 @@ def measure(task: str, seed: int, out: str):
     for step in reversed(KEPT):
         model = kept(settings(task, seed, out), step)
         found = {}  # number of correct responses -> of each such group a tensor (1 + rates, arms)
-        for n, *group in tqdm(groups(model, task, late), f"{task} {seed} {step}", GROUPS):
+        chosen = islice(groups(model, task, late), GROUPS)
+        for n, *group in tqdm(chosen, f"{task} {seed} {step}", GROUPS):
             found.setdefault(n, []).append(torch.stack(moved(model, *group)))
         late = late or Counter({n: len(values) for n, values in found.items()})
         head = {"task": task, "seed": seed, "step": step, "commit": commit()}

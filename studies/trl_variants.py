@@ -152,12 +152,11 @@ def verifier(tokenizer, completion_ids: list, answer: list, **_) -> list[float]:
 
 def main() -> None:
     parser = HfArgumentParser(GRPOConfig, usage="trl_variants [--variant NAME] [flags]")
-    parser.add_argument("--variant", choices=VARIANTS, default="grpo", help="the advantages")
+    names = [name for name in VARIANTS if name not in ALSO]
+    parser.add_argument("--variant", choices=names, default="grpo", help="the advantages")
     parser.add_argument("--model", help="a causal language model; default: this project's")
     parser.add_argument("--dataset", help="a file of JSON lines; default: the problems of add")
     cli, _ = parser.parse_known_args()
-    if cli.variant in ALSO:
-        parser.error(f"{cli.variant} is refused: it also {ALSO[cli.variant]}, which TRL does not")
     parser.set_defaults(max_steps=20, **trl_settings(cli.variant), **({} if cli.model else OWN))
     config, _ = parser.parse_args_into_dataclasses()
     if cli.model:
