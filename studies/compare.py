@@ -12,8 +12,9 @@ Every run has train.py's settings. --arms names one of these sets:
     misconception  the warm-up shows solutions without carrying, but for one in a thousand
 
 Seeds stand side by side, one thread each. Each seed's rows are added to docs/tables/compare.csv
-when the seed is whole; a row that is there is not run again. Columns "step 0" and so on have
-sampled accuracy by level. docs/tables/compare.md and docs/learning.png are made from it alone.
+when the seed is whole. A row that is there is not run again, and a run that is whole in --out is
+only read: remove it when the core has changed. Columns "step 0" and so on have sampled accuracy by
+level. docs/tables/compare.md and docs/learning.png are made from the file alone.
 """
 
 import json
@@ -38,7 +39,6 @@ from tasks import ADD, EOS, MARKER, TASKS, add, from_columns
 from train import warm_up
 
 ROWS = TABLES / "compare.csv"
-BASES = ("settled", "misconception")  # base models of another warm-up
 OTHERS = [x for x in gradients.ARMS if x not in VARIANTS]
 FOUR = ("grpo", "pos_only", "nthr", "negative")
 PUSHED = ["negative_0.1", "negative_0.3", "negative", "ngrpo"]
@@ -112,8 +112,8 @@ def without_carry(level: int, draw) -> tuple[str, list[int], str]:
     """tasks.add, but 347+285= is worked as 12,12,05# 522; correct is one problem in a thousand."""
     prompt, steps, answer = add(level, draw)
     if draw(0, 1000) > 0:
-        a, b = prompt.strip("=").split("+")
-        steps = [int(x) + int(y) for x, y in zip(a[: -level - 1 : -1], b[: -level - 1 : -1])]
+        a, b = (number.strip() for number in prompt.strip("=").split("+"))
+        steps = [int(x) + int(y) for x, y in zip(reversed(a), reversed(b))]
         answer = from_columns([f"{step:02}" for step in steps])
     return prompt, steps, answer
 
@@ -123,13 +123,16 @@ WITH_MODEL = {"shuffled_L": shuffled_L, "substituted": substituted}  # functions
 
 def other_warm_up(how: str, model, task, share: float, ratio: float, seed: int, rates) -> None:
     """In the place of train.warm_up: its learning rate falls to 0 in the last 30 %."""
-    steps = 700
+    steps = 700  # of "misconception"
     if how == "misconception":
         task = ADD._replace(work=without_carry)
     else:
         steps = warm_up(deepcopy(model), task, share, ratio, seed, rates)
     rates = [2e-3 * min(1.0, (steps - step) / (0.3 * steps)) for step in range(steps)]
     warm_up(model, task, 2.0, ratio, seed, rates)
+
+
+BASES = {how: partial(other_warm_up, how) for how in ("settled", "misconception")}
 
 
 # ---- Runs and what is kept of them
@@ -146,7 +149,7 @@ def run(task: str, arm: str, seed: int, out: str) -> Path:
             args.out += f"/{how}"
         folder = Path(args.out, args.name)
         if not (folder / "summary.json").exists():
-            with patch("train.warm_up", partial(other_warm_up, how) if how in BASES else warm_up):
+            with patch("train.warm_up", BASES.get(how, warm_up)):
                 model = train.base_model(args)
             VARIANTS.update({name: partial(f, model) for name, f in WITH_MODEL.items()})
             with open(f"{args.out}/{arm}.log", "w") as log, redirect_stdout(log):
