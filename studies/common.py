@@ -97,8 +97,9 @@ def at(rows: list[dict], **head) -> list[dict]:
 
 
 def by_seed(rows: list[dict], column: str, **head) -> dict[int, float]:
-    """seed -> value of a column, of the rows with these entries; empty ones are left out."""
-    return {int(row["seed"]): float(row[column]) for row in at(rows, **head) if row[column]}
+    """seed -> value of a column, of the rows with these entries; empty and NaN are left out."""
+    there = [row for row in at(rows, **head) if row[column] not in ("", "nan")]
+    return {int(row["seed"]): float(row[column]) for row in there}
 
 
 def interval(values, level: float = 0.95) -> tuple[float, float, float]:

@@ -122,7 +122,10 @@ WITH_MODEL = {"shuffled_L": shuffled_L, "substituted": substituted}  # functions
 
 
 def other_warm_up(how: str, model, task, share: float, ratio: float, seed: int, rates) -> None:
-    """In the place of train.warm_up: its learning rate falls to 0 in the last 30 %."""
+    """In the place of train.warm_up: its learning rate falls to 0 in the last 30 %.
+
+    Here the name of a function of the core is replaced while one base model is made.
+    """
     steps = 700  # of "misconception"
     if how == "misconception":
         task = ADD._replace(work=without_carry)
@@ -148,7 +151,8 @@ def run(task: str, arm: str, seed: int, out: str) -> Path:
         if how in BASES:
             args.out += f"/{how}"
         folder = Path(args.out, args.name)
-        if not (folder / "summary.json").exists():
+        there = (folder / "summary.json").exists()
+        if not there or json.loads((folder / "config.json").read_text()) != vars(args):
             with patch("train.warm_up", BASES.get(how, warm_up)):
                 model = train.base_model(args)
             VARIANTS.update({name: partial(f, model) for name, f in WITH_MODEL.items()})

@@ -16,7 +16,7 @@ other steps the groups are chosen such that as many have each p as at step 400 o
 300 rollouts have too few of a p, those that there are get more weight; a p without any is left out.
 
 docs/tables/displacement.csv has a row a task, base seed, step, arm and number of correct responses;
-the tables (docs/tables/displacement.md) are made from it alone.
+docs/tables/displacement.md and docs/displacement.png are made from it alone.
 """
 
 from collections import Counter
@@ -30,8 +30,8 @@ from tqdm import tqdm
 
 from grpo import Rollout, response_logprobs
 from model import GPT
-from studies.common import REPLICATES, TABLES, at, commit, fill, interval, markdown, options
-from studies.common import publish, read_rows, settings, shown, without_rows
+from studies.common import REPLICATES, ROOT, TABLES, at, commit, fill, interval, markdown, options
+from studies.common import publish, pyplot, read_rows, settings, shown, without_rows
 from studies.gradients import FUNCTIONS, KEPT, gradient, kept, sampled
 
 ROWS = TABLES / "displacement.csv"
@@ -142,8 +142,23 @@ def table(task: str) -> str:
     return markdown(["displaced, %", *columns], cells)
 
 
+def figure() -> None:
+    """Displaced groups over the steps, a line an arm."""
+    plt = pyplot()
+    _, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
+    for ax, task in zip(axes, ("add", "mul")):
+        for arm in ARMS:
+            means = [100 * np.mean([*shares(task, arm, step).values()]) for step in KEPT]
+            ax.plot(KEPT, means, marker=".", label=arm)
+        ax.set(title=task, xlabel="step of grpo's run")
+    axes[0].set_ylabel("groups whose correct responses\nbecome less likely, %")
+    axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    plt.savefig(ROOT / "docs" / "displacement.png", dpi=100)
+
+
 if __name__ == "__main__":
     args = options(__doc__, range(1, REPLICATES + 1), ("add", "mul")).parse_args()
     fill(ROWS, measure, without_rows(ROWS, args), args.jobs)
     tables = [f"## {task}\n\n{table(task)}\n" for task in ("add", "mul")]
     publish(ROWS, "\n".join(["# Does a step make correct responses less likely?\n", *tables]))
+    figure()

@@ -69,15 +69,15 @@ def answers(model, task: str, kind: str):
         yield from zip(follows, rollout.rewards[:, 0].tolist())
 
 
-def steps_correct(model, task: str) -> float:
-    """Of the correct ones of four samples a problem, with all steps correct: mean over levels."""
+def steps_correct(model, task: str) -> list[float]:
+    """For each level, of the correct ones of four samples a problem, with all steps correct."""
     problems = train.make_problems(TASKS[task], held=True)
     rng = torch.Generator().manual_seed(0)
     rollout = sample_rollout(model, train.TOKENIZER, TASKS[task], problems, 4, generator=rng)
     good = judge(TASKS[task].steps_correct, problems, rollout.texts)
     levels = torch.tensor([p.level for p in problems])[:, None]
     correct = [(rollout.rewards == 1) & (levels == level) for level in TASKS[task].levels]
-    return np.nanmean([good[at].mean().item() for at in correct])  # NaN if none is correct
+    return [good[at].mean().item() for at in correct]  # NaN if none is correct
 
 
 def measure(task: str, seed: int, out: str):
@@ -86,7 +86,9 @@ def measure(task: str, seed: int, out: str):
     base = train.base_model(settings(task, seed, out))
     for name, model in zip(MODELS, (base, after)):
         row = {"task": task, "seed": seed, "model": name, "commit": commit()}
-        row["steps_correct"] = steps_correct(model, task)
+        by_level = steps_correct(model, task)
+        row |= {f"level {n}": share for n, share in zip(TASKS[task].levels, by_level)}
+        row["steps_correct"] = np.nanmean(by_level)
         for kind in KINDS[:3] if task == "sum" else KINDS:
             row[f"{kind}_follows"], row[f"{kind}_truth"] = np.mean([*answers(model, task, kind)], 0)
         yield row
@@ -112,6 +114,7 @@ def table() -> str:
     """Means over base models in %, with 95 % intervals."""
     names = ["steps_correct", "steps_follows"]  # of "steps" the truth is what follows
     names += [f"{kind}_{what}" for kind in KINDS[1:] for what in ("follows", "truth")]
+    names += [name for name in read_rows(ROWS)[0] if name.startswith("level ")]  # steps_correct
     cells = []
     for task, model in product(EXPECTED, MODELS):
         values = [column(task, model, name).values() for name in names]

@@ -34,10 +34,11 @@ def verdicts(tests: list[Test]) -> list[str]:
     order = np.argsort(p)
     corrected = np.maximum.accumulate([p[i] * (len(p) - k) for k, i in enumerate(order)])
     significant = {i: x <= 0.05 for i, x in zip(order, corrected)}
-    return [verdict(test, significant[i]) for i, test in enumerate(tests)]
+    return [verdict(test, significant[i], len(tests)) for i, test in enumerate(tests)]
 
 
-def verdict(test: Test, significant: bool) -> str:
+def verdict(test: Test, significant: bool, tests: int) -> str:
+    """By the rule; of what is open also about how many base models would decide."""
     mean, low, high = interval(test.effects)
     small = -test.margin < low and high < test.margin
     if significant:
@@ -45,7 +46,12 @@ def verdict(test: Test, significant: bool) -> str:
         return ("supported" if expected else "contradicted") + (", small" if small else "")
     if small and low <= 0 <= high:
         return "no difference" if test.direction else "supported"
-    return "open"
+    # An interval's width shrinks as one over the root of their number.
+    _, _, wide = interval(test.effects, 1 - 0.05 / tests)
+    to_see = (wide - mean) / max(abs(mean), 1e-9)
+    to_dismiss = (high - mean) / max(test.margin - abs(mean), 1e-9)
+    n = len(test.effects)
+    return f"open; about {max(n + 1, n * min(to_see, to_dismiss) ** 2):.0f} would decide"
 
 
 def main() -> None:

@@ -17,12 +17,12 @@ from test_grpo import sample, tiny_gpt  # noqa: E402
 def test_verdicts():
     """An interval that is not Student's, a wrong sign or margin, tests that are not corrected."""
     assert common.interval([1, 2, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
-    spread = [-2, 2] * 6
-    expected = {5: "supported", -5: "contradicted", 0.2: "no difference", 2: "open", 0.9: "open"}
-    tests = [verdicts.Test("H", "", [mean + x for x in spread], +1, 2.0) for mean in expected]
+    expected = {-5: "contradicted", 0.2: "no difference", 2: "open; about 13 would decide"}
+    tests = [verdicts.Test("H", "", [x - 2, x + 2] * 6, +1, 2.0) for x in expected]
     assert verdicts.verdicts(tests) == [*expected.values()]
-    assert verdicts.verdicts([tests[3]._replace(direction=-1)]) == ["contradicted"]  # one alone
-    same, other = (tests[i]._replace(direction=0, margin=9.0) for i in (2, 0))
+    alone = [tests[i]._replace(direction=-1) for i in (0, 2)]
+    assert [verdicts.verdicts([x]) for x in alone] == [["supported"], ["contradicted"]]
+    same, other = (x._replace(direction=0, margin=9.0) for x in tests[1::-1])
     assert verdicts.verdicts([same, other]) == ["supported", "contradicted, small"]
 
 
