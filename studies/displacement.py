@@ -20,7 +20,6 @@ docs/tables/displacement.md and docs/displacement.png are made from it alone.
 """
 
 from collections import Counter
-from itertools import islice
 
 import numpy as np
 import torch
@@ -74,18 +73,20 @@ def moved(model: GPT, rollout: Rollout, p: int, advantages: Tensor) -> list[Tens
 
 
 def groups(model: GPT, task: str, wanted: Counter | None = None):
-    """Yields mixed groups: their number of correct responses, rollout, index, advantages.
+    """Yields GROUPS mixed groups: their number of correct responses, rollout, index, advantages.
 
     wanted: how many of them with each number of correct responses; None: as they come.
     """
-    left = Counter(wanted)
+    left = Counter(wanted or {"of any number": GROUPS})
     for rollout in sampled(model, task, SEED, ROLLOUTS):
         advantages = torch.stack([FUNCTIONS[arm](rollout) for arm in ARMS])  # (arms, P, G, T)
         for p, n in enumerate(rollout.rewards.sum(1).int().tolist()):
-            mixed = 0 < n < rollout.rewards.size(1)
-            if mixed and (wanted is None or left[n] > 0):
-                left[n] -= 1
+            kind = n if wanted else "of any number"
+            if 0 < n < rollout.rewards.size(1) and left[kind] > 0:
+                left[kind] -= 1
                 yield n, rollout, p, advantages
+        if not any(left.values()):
+            return
 
 
 def measure(task: str, seed: int, out: str):
@@ -94,8 +95,7 @@ def measure(task: str, seed: int, out: str):
     for step in reversed(KEPT):
         model = kept(settings(task, seed, out), step)
         found = {}  # number of correct responses -> of each such group a tensor (1 + rates, arms)
-        chosen = islice(groups(model, task, late), GROUPS)
-        for n, *group in tqdm(chosen, f"{task} {seed} {step}", GROUPS):
+        for n, *group in tqdm(groups(model, task, late), f"{task} {seed} {step}", GROUPS):
             found.setdefault(n, []).append(torch.stack(moved(model, *group)))
         late = late or Counter({n: len(values) for n, values in found.items()})
         head = {"task": task, "seed": seed, "step": step, "commit": commit()}
