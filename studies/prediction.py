@@ -5,9 +5,11 @@ run, minus grpo's (studies.compare). Both are means over base models. H10: x ran
 
 docs/tables/prediction.csv has the predicted y of the arms that are no variants, with its 95 %
 interval, by a straight line through the trained variants. It is written once, before those arms are
-trained; a file that is there is not changed. docs/tables/prediction.md and docs/compare.png are
+trained and when all rows of the variants are there; a file that is there is not changed. docs/tables/prediction.md and docs/compare.png are
 made from it and from the files of the two studies.
 """
+
+import sys
 
 import numpy as np
 from scipy import stats
@@ -136,7 +138,16 @@ def figure() -> None:
     plt.savefig(ROOT / "docs" / "compare.png", dpi=100)
 
 
+def ready(task: str) -> bool:
+    """Whether all variants are trained, and all arms measured, on every base model."""
+    x, y = axes_of(task, TRAINED)
+    others, _ = axes_of(task, compare.OTHERS)
+    return not any(np.isnan(values).any() for values in (x, y, others))
+
+
 if __name__ == "__main__":
+    if not all(ready(task) for task in TASKS):
+        sys.exit("no prediction yet: studies.compare or studies.gradients (step 0) lacks rows")
     if not ROWS.exists():
         write_rows(ROWS, [row for task in TASKS for row in predictions(task)])
     text = "# Does the base model foretell what training brings? studies/prediction.py says how.\n"
