@@ -12,9 +12,9 @@ Every run has train.py's settings. --arms names one of these sets:
     misconception  the warm-up shows solutions without carrying, but for one in a thousand
 
 Seeds stand side by side, one thread each. Each seed's rows are added to docs/tables/compare.csv
-when the seed is whole. A row that is there is not run again, and a finished run of these settings in
---out is only read: remove it when the core has changed. Columns "step 0" and so on have sampled accuracy by
-level. docs/tables/compare.md and docs/learning.png are made from the file alone.
+when the seed is whole. A row that is there is not run again, and a finished run of these settings
+in --out is only read: remove it when the core has changed. Columns "step 0" and so on have sampled
+accuracy by level. docs/tables/compare.md and docs/learning.png are made from the file alone.
 """
 
 import json

@@ -20,8 +20,9 @@ training. There are two halves, A and B, the same for all arms.
 No cosine is cut off at 1. NaN means "not measurable": an M or a V that is needed does not exceed
 three of its errors. Errors are by the jackknife, which leaves out one rollout at a time. Intervals
 resample base models. The cosine of one rollout is skewed, so 80 can look surer than they are: the
-error within one base model may be too small. Differences from grpo are paired. Only the arms grpo_G2 to grpo_G64, whose
-groups have another size, have other rollouts: with as many responses, at step 0.
+error within one base model may be too small. Differences from grpo are paired. Only the arms
+grpo_G2 to grpo_G64, whose groups have another size, have other rollouts: with as many responses, at
+step 0.
 
 docs/tables/gradients.csv has a row a task, base seed, step and arm. What is there is not computed
 again. docs/tables/gradients.md and docs/gradients.png are made from it alone. The weights of grpo's

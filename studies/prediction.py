@@ -5,8 +5,9 @@ run, minus grpo's (studies.compare). Both are means over base models. H10: x ran
 
 docs/tables/prediction.csv has the predicted y of the arms that are no variants, with its 95 %
 interval, by a straight line through the trained variants. It is written once, before those arms are
-trained and when all rows of the variants are there; a file that is there is not changed. docs/tables/prediction.md and docs/compare.png are
-made from it and from the files of the two studies.
+trained and when all rows of the variants are there; a file that is there is not changed.
+docs/tables/prediction.md and docs/compare.png are made from it and from the files of the two
+studies.
 """
 
 import sys
