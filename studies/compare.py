@@ -21,7 +21,7 @@ import json
 from contextlib import redirect_stdout
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from unittest.mock import patch
@@ -32,11 +32,12 @@ import torch
 import train
 from advantages import LOSS, VARIANTS, grpo, likelihood
 from grpo import Rollout, answer_likelihood, encode, response_logprobs
+from model import GPT
 from studies import gradients
 from studies.common import REPLICATES, ROOT, TABLES, at, by_seed, commit, fill, interval, markdown
 from studies.common import options, publish, pyplot, read_rows, settings, shown
 from tasks import ADD, EOS, MARKER, TASKS, add, from_columns
-from train import warm_up
+from train import WARM_UP, new_model, warm_up
 
 ROWS = TABLES / "compare.csv"
 OTHERS = [x for x in gradients.ARMS if x not in VARIANTS]
@@ -118,24 +119,28 @@ def without_carry(level: int, draw) -> tuple[str, list[int], str]:
     return prompt, steps, answer
 
 
+OTHER_BASES = ("settled", "misconception")
 WITH_MODEL = {"shuffled_L": shuffled_L, "substituted": substituted}  # functions of both
 
 
-def other_warm_up(how: str, model, task, share: float, ratio: float, seed: int, rates) -> None:
-    """In the place of train.warm_up: its learning rate falls to 0 in the last 30 %.
+@cache  # the arms of a seed share it
+def other_base(how: str, task: str, seed: int) -> GPT:
+    """A base model whose warm-up has another end: its learning rate falls to 0 in the last 30 %.
 
-    Here the name of a function of the core is replaced while one base model is made.
+    "settled": as many optimiser steps as train.base_model makes. "misconception": 700 of them, on
+    solutions without carrying.
     """
-    steps = 700  # of "misconception"
-    if how == "misconception":
-        task = ADD._replace(work=without_carry)
-    else:
-        steps = warm_up(deepcopy(model), task, share, ratio, seed, rates)
+    args = settings(task, seed, "")
+    share, ratio = WARM_UP[task]
+    shows = ADD._replace(work=without_carry)
+    steps = 700
+    if how == "settled":
+        shows = TASKS[task]
+        steps = warm_up(new_model(args), shows, share, ratio, seed, [2e-3] * 2000)
     rates = [2e-3 * min(1.0, (steps - step) / (0.3 * steps)) for step in range(steps)]
-    warm_up(model, task, 2.0, ratio, seed, rates)
-
-
-BASES = {how: partial(other_warm_up, how) for how in ("settled", "misconception")}
+    model = new_model(args)
+    warm_up(model, shows, 2.0, ratio, seed, rates)
+    return model
 
 
 # ---- Runs and what is kept of them
@@ -148,14 +153,15 @@ def run(task: str, arm: str, seed: int, out: str) -> Path:
     functions = gradients.FUNCTIONS | {"random": random_rewards} | WITH_MODEL
     with patch.dict(VARIANTS, functions), patch.dict(LOSS, constant):
         args = settings(task, seed, out, "--variant", variant, *flags)
-        if how in BASES:
+        if how in OTHER_BASES:
             args.out += f"/{how}"
         folder = Path(args.out, args.name)
         there = (folder / "summary.json").exists()
         if not there or json.loads((folder / "config.json").read_text()) != vars(args):
-            with patch("train.warm_up", BASES.get(how, warm_up)):
-                model = train.base_model(args)
+            other = how in OTHER_BASES
+            model = deepcopy(other_base(how, task, seed)) if other else train.base_model(args)
             VARIANTS.update({name: partial(f, model) for name, f in WITH_MODEL.items()})
+            folder.parent.mkdir(parents=True, exist_ok=True)
             with open(f"{args.out}/{arm}.log", "w") as log, redirect_stdout(log):
                 train.run(args, model)
     return folder
