@@ -1,11 +1,17 @@
 """The advantage variants: each is one short function from a Rollout to token advantages (P, G, T).
 
 What an advantage is. A prompt gets a group of G sampled responses, and each response i a reward
-r_i: 1 if it is correct, else 0. The update makes every sampled token likelier in proportion to its
-advantage, and less likely where that is negative (until the clip in grpo.py stops it). So the
-advantage says which tokens are to be said more often, and by how much. Most variants change nothing
-else. A few do: two change the loss (table LOSS below), `critic` trains a second network,
-`likelihood` needs one more forward pass, and `culling` drops prompts from the training set.
+r_i: 1 if it is correct, else 0. The update pushes every sampled token up in proportion to its
+advantage, and down where that is negative (until the clip in grpo.py stops it). So the advantage
+says which tokens are to be said more often, and by how much. Most variants change nothing else. A
+few do: two change the loss (table LOSS below), `critic` trains a second network, `likelihood` needs
+one more forward pass, and `culling` drops prompts from the training set.
+
+What may be changed. With A_i = r_i the mean push is the gradient of the expected reward. A number
+that does not depend on the response, a baseline, may be subtracted: the probabilities of all
+responses add up to 1 whatever the weights, so pushing all of them alike has no effect on the mean.
+What does depend on the response changes the mean push too: that is a bias (grpo.py has the
+algebra). Dividing by sigma is one; measured, it hardly turns the gradient (docs/gradients.md).
 
 A group is all-fail (every reward is 0), all-pass (every reward is 1) or mixed. A rollout is what
 was sampled in one training step: P groups, their rewards, and what sampling computed.
@@ -85,7 +91,7 @@ def rloo(rollout: Rollout) -> Tensor:
         A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  (r_i - mu) G / (G - 1)
 
     The baseline is the mean reward of the other responses. It does not depend on y_i, so it leaves
-    the expected gradient as it is (see grpo.py). The advantage is that of dr_grpo times G / (G - 1)
+    the expected gradient as it is. The advantage is that of dr_grpo times G / (G - 1)
     and the loss divides by the tokens, not by a constant: if runs of the two differ here, the loss
     may be the cause. All-fail and all-pass groups: all 0.
     """
@@ -114,7 +120,7 @@ def critic(rollout: Rollout) -> Tensor:
     b_phi, phi its weights, is its output just after it has read y_{i,t}, so it judges that token;
     one position earlier it would not have seen the token yet. It is added in all-fail and all-pass
     groups too. ValueError if rollout.token_bias is missing. Because b_phi depends on the token, it
-    is no baseline: it adds a bias to the expected gradient, not only variance (see grpo.py). It
+    is no baseline: it adds a bias to the expected gradient, not only variance. It
     starts from random weights; in the reported experiment the critic was the language model itself
     with another head.
     Reported: unstable, never better: judging single tokens adds variance, but no signal.
@@ -175,7 +181,7 @@ def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
 
         A_{i,t} = -c in an all-fail group, else A_i as in grpo
 
-    GRPO gets no gradient from a group that failed altogether, and its policy stays there. The hope:
+    GRPO gets no gradient from a group that failed altogether: such a group teaches nothing. The hope:
     pushing its responses down moves probability to answers not tried yet. c is "a small constant,
     such as 1"; 1 is as much as an incorrect response gets in a group that is half correct. c = 0 is
     grpo. All-pass groups: all 0.
@@ -273,8 +279,8 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
     A_j is as in grpo, p the share of correct responses. eta is the paper's choice, without a
     derivation (in its ablation 1 - p is better on the 1.5B model, 42.66 against 41.94, and worse on
     the 3B model, 34.68 against 36.30). At p = 1/2, where A_j is -1, selected tokens are spared
-    wholly; in lopsided groups eta is near 1 and hardly spares them. Only mixed groups select;
-    all-fail and all-pass groups are all 0. eta = 1 is grpo. beta = -inf selects all tokens of
+    wholly; in lopsided groups they are spared little (with one or seven of eight correct eta is
+    0.75). Only mixed groups select; all-fail and all-pass groups are all 0. eta = 1 is grpo. beta = -inf selects all tokens of
     incorrect responses. sbar_i counts i's influence on itself, for with one
     correct response there is no other; the paper's text says "other correct responses".
     Reported: mitigates the displacement; +0.8 to +2.4 points on models of 0.5B to 3B parameters.

@@ -14,7 +14,7 @@ training. There are two halves, A and B, the same for all arms.
     M      = (K |m|^2 - mean |g|^2) / (K - 1)   |E g|^2: |m|^2 without its noise; V: the same of u
     bias   = <m, v> / sqrt(M V)                 cosine of E g with grad J
     one    = mean of <g, v> / (|g| sqrt(V))     how far one rollout points uphill; a g of 0 counts 0
-    signal = bias^2 M / mean |g|^2              s: the share of |g|^2 that points uphill
+    signal = bias^2 M / mean |g|^2              s: |uphill part of E g|^2 over mean |g|^2
     worth  = s / (1 - s) over that of grpo      with that many times the samples grpo is as good
 
 No cosine is cut off at 1. NaN means "not measurable": an M or a V that is needed does not exceed
@@ -372,19 +372,16 @@ def after_scaling(rows: list[dict]) -> float:
 
 
 def figure(rows: list[dict]) -> None:
-    """`one` minus grpo's by arm and step, with intervals over base models."""
+    """`one` minus grpo's by arm, at the base models, with intervals over them."""
     plt = pyplot()
-    _, axes = plt.subplots(1, 2, figsize=(10, 7), layout="constrained")
-    for ax, task in zip(axes, ("add", "mul")):
-        arms = [*means(at(rows, task=task, step=0), "one")][::-1]
-        for i, step in enumerate(STEPS):
-            found = means(at(rows, task=task, step=step), "one_minus_grpo")
-            mean, error = with_errors(found.values(), 1)
-            y = [arms.index(arm) - 0.2 * i for arm in found]
-            ax.errorbar(mean, y, xerr=error, fmt=".", label=f"step {step}")
+    _, axes = plt.subplots(1, 2, figsize=(9, 6), sharex=True, sharey=True, layout="constrained")
+    found = {task: means(at(rows, task=task, step=0), "one_minus_grpo") for task in ("add", "mul")}
+    arms = [arm for arm in found["add"] if arm not in ("grpo", *SIZES)][::-1]
+    for ax, task in zip(axes, found):
+        mean, error = with_errors([found[task][arm] for arm in arms], 1)
+        ax.errorbar(mean, arms, xerr=error, fmt="o")
         ax.axvline(0, color="grey", linewidth=0.8)
-        ax.set(title=task, xlabel="one, minus grpo's", yticks=range(len(arms)), yticklabels=arms)
-    axes[0].legend(frameon=False)
+        ax.set(title=task, xlabel="alignment of one rollout, minus that of grpo")
     plt.savefig(ROOT / "docs" / "gradients.png", dpi=100)
 
 
