@@ -18,7 +18,8 @@ was sampled in one training step: P groups, their rewards, and what sampling com
 
 Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabulary, D width.
     rollout.rewards   (P, G)        r_i
-    rollout.mask      (P, G, T)     True on the |y_i| tokens of response y_i, False on padding
+    rollout.mask      (P, G, T)     True on the |y_i| tokens of response y_i, its end-of-sequence
+                                    token included; False on padding
     rollout.tokens    (P, G, T)     y_{i,t}, token t of response i, as a number
     rollout.logprobs  (P, G, T)     log pi of each token; pi is the model ("policy") that drew it
     rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), given prompt x and the tokens before t
@@ -181,10 +182,10 @@ def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
 
         A_{i,t} = -c in an all-fail group, else A_i as in grpo
 
-    GRPO gets no gradient from a group that failed altogether: such a group teaches nothing. The hope:
-    pushing its responses down moves probability to answers not tried yet. c is "a small constant,
-    such as 1"; 1 is as much as an incorrect response gets in a group that is half correct. c = 0 is
-    grpo. All-pass groups: all 0.
+    GRPO gets no gradient from a group that failed altogether: such a group teaches nothing. The
+    hope: pushing its responses down moves probability to answers not tried yet. c is "a small
+    constant, such as 1"; 1 is as much as an incorrect response gets in a group that is half
+    correct. c = 0 is grpo. All-pass groups: all 0.
     Reported: a small, inconclusive gain. The paper of ngrpo, a related method, reports a clear one.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
@@ -280,9 +281,9 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
     derivation (in its ablation 1 - p is better on the 1.5B model, 42.66 against 41.94, and worse on
     the 3B model, 34.68 against 36.30). At p = 1/2, where A_j is -1, selected tokens are spared
     wholly; in lopsided groups they are spared little (with one or seven of eight correct eta is
-    0.75). Only mixed groups select; all-fail and all-pass groups are all 0. eta = 1 is grpo. beta = -inf selects all tokens of
-    incorrect responses. sbar_i counts i's influence on itself, for with one
-    correct response there is no other; the paper's text says "other correct responses".
+    0.75). Only mixed groups select; all-fail and all-pass groups are all 0. eta = 1 is grpo. beta =
+    -inf selects all tokens of incorrect responses. sbar_i counts i's influence on itself, for with
+    one correct response there is no other; the paper's text says "other correct responses".
     Reported: mitigates the displacement; +0.8 to +2.4 points on models of 0.5B to 3B parameters.
     """
     s = nthr_scores(rollout)  # (P, G, T)

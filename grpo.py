@@ -18,11 +18,14 @@ The gradient of pi is pi times the gradient of ln pi (the log-derivative trick).
 and a mean over samples y of pi_theta estimates it. A response is written token by token,
 ln pi_theta(y | x) = sum_t ln pi_theta(y_t | x, y_<t), so each of its tokens is pushed by r(y).
 
-A baseline b may be subtracted from r(y) if it does not depend on y: E[b grad ln pi_theta] =
-b grad sum_y pi_theta(y | x) = b grad 1 = 0. The expected gradient stays; with b near the expected
-reward its estimates usually scatter less (docs/gradients.md). (What does depend on y, such as the output of `critic` for a token of y,
-is no baseline: it adds a term of its own to the expected gradient, a bias.) The mean reward of the
-other responses of the group is such a b. GRPO takes the mean mu of the whole group: r_i - mu =
+A baseline b may be subtracted from r(y) if it does not depend on y:
+
+    E[ b grad ln pi_theta ] = b grad sum_y pi_theta(y | x) = b grad 1 = 0
+
+The expected gradient stays; with b near the expected reward its estimates usually scatter less
+(docs/gradients.md). What does depend on y, such as the output of `critic` for a token of y, is no
+baseline: it adds a term of its own to the expected gradient, a bias. The mean reward of the other
+responses of the group is a baseline. GRPO takes the mean mu of the whole group: r_i - mu =
 (G-1)/G (r_i - mean of the others), so only the scale changes. (PPO trains a second network, the
 value function, to predict b.) Dividing by sigma as well changes the objective: prompts with a small
 sigma count more. The result is the advantage A.

@@ -111,7 +111,7 @@ def nthr_at(x, i, t, beta=1.0, eta=None):  # A_{i,t} by Algorithm 1
     return eta * A if score_at(x, i, t) > tau else A
 
 
-FORMULAS = {  # of A_{i,t} in a group x
+FORMULAS = {  # of A_{i,t} in a group x: x.r[i], x.L[i], x.tokens[i][t] and so on, see by_loops
     "grpo": lambda x, i, t: standardised(x.r, i),
     "dr_grpo": lambda x, i, t: x.r[i] - mean(x.r),
     "rloo": lambda x, i, t: x.r[i] - mean(x.r[:i] + x.r[i + 1 :] or x.r),  # the others, if any
@@ -218,6 +218,7 @@ def test_numbers_by_hand():
     assert advantages.solved(rollout).tolist() == [False, False, True]
     assert LOSS["ngrpo"] == {"clip_low": 0.16, "clip_high": 0.24}
     assert LOSS["dr_grpo"] == {"aggregate": "constant"}
+    assert {*(LOSS["ngrpo"] | LOSS["dr_grpo"])} >= {name for x in LOSS.values() for name in x}
 
 
 # ---- (5) The loss

@@ -43,7 +43,7 @@ from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 
 import train
-from advantages import VARIANTS, critic, grpo, likelihood, negative, nthr, on_tokens, rloo
+from advantages import LOSS, VARIANTS, critic, grpo, likelihood, negative, nthr, on_tokens, rloo
 from grpo import Rollout, answer_likelihood, encode, response_logprobs, sample_rollout
 from grpo import token_bias, token_weights
 from model import GPT
@@ -57,7 +57,7 @@ STEPS = (0, 100, 400)  # those that are measured here
 ROLLOUTS = (80, 160)  # K and K'. A rollout of half B is cheap: it has one arm
 OWN = (50, 100)  # the same for a variant of one's own
 RESPONSES = 512  # of a rollout
-CONSTANT = ("dr_grpo", "rloo", "no_baseline", "prefix_baseline")  # arms with this denominator
+CONSTANT = ("rloo", "no_baseline", "prefix_baseline")  # arms with this denominator, as in dr_grpo
 SIZES = {f"grpo_G{G}": G for G in (2, 4, 16, 32, 64)}  # arms at step 0: other group sizes
 AGES = {f"critic_{age}": age for age in (10, 40, 160)}  # arms: updates of the critic
 SCALED = (1, 2)  # base seeds of the look at AdamW's scaling
@@ -155,7 +155,9 @@ FUNCTIONS |= {f.__name__: f for f in (shared_prefix, prefix_baseline)}  # the tw
 FUNCTIONS |= {f"negative_{c}": partial(negative, c=c) for c in (0.1, 0.3)}
 FUNCTIONS["nthr_eta0"] = partial(nthr, eta=0.0)
 # culling has the gradient of grpo; critic is in AGES
-ARMS = {name: (f, "constant" if name in CONSTANT else "token") for name, f in FUNCTIONS.items()}
+AGGREGATE = {x: LOSS.get(x, {}).get("aggregate", "token") for x in FUNCTIONS}
+AGGREGATE |= dict.fromkeys(CONSTANT, "constant")
+ARMS = {name: (f, AGGREGATE[name]) for name, f in FUNCTIONS.items()}
 
 
 # ---- The measures, functions of matrices
@@ -356,7 +358,7 @@ def table(rows: list[dict]) -> str:
     cells = []
     for arm in found["one"]:
         _, low, high = found["one_minus_grpo"][arm]
-        near = "cannot be told apart" if low < 0 < high else ""
+        near = "cannot be told apart" if low <= 0 <= high and arm != "grpo" else ""
         texts = [shown(found[column][arm], 1, form) for column, form in COLUMNS.items()]
         for i in [i for i, column in enumerate(COLUMNS) if column in MEANS]:
             texts[i] = texts[i].split()[0]
@@ -391,7 +393,8 @@ def own(variant: str, task: str, seed: int, out: str) -> None:
     names = ["grpo", "nthr", "pos_only", "likelihood", variant]
     rows = cell(args, train.base_model(args), names, *OWN)
     committed = [x for x in at(read_rows(ROWS), task=task, step=0) if x["arm"] in names]
-    print(f"{table(rows)}\n\nIn {ROWS.name}, step 0:\n\n{table(committed)}")
+    print(f"Base seed {seed}, {OWN[0]} rollouts; intervals are two errors:\n\n{table(rows)}\n")
+    print(f"{ROWS.name}, step 0; intervals resample base models:\n\n{table(committed)}")
 
 
 def main() -> None:
