@@ -68,7 +68,7 @@ def trl_settings(variant: str) -> dict:
     """Arguments of GRPOConfig: what LOSS says of a variant, and no dropout.
 
     TRL samples in training mode. With the dropout of 0.1 that a GPT-2 has by default, the base
-    model of `add` solved 0.4 % of its problems in place of 9 %.
+    model of `add` solved 0.8 % of its problems in place of 21 %.
     """
     loss = {"clip_low": 0.2, "clip_high": 0.2, "aggregate": "token"} | LOSS.get(variant, {})
     clip = {"epsilon": loss["clip_low"], "epsilon_high": loss["clip_high"]}
