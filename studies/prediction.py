@@ -11,6 +11,7 @@ studies.
 """
 
 import sys
+from itertools import cycle
 
 import numpy as np
 from scipy import stats
@@ -123,18 +124,18 @@ def figure() -> None:
         arms = sorted(found, key=found.get)
         mean, error = with_errors([found[arm] for arm in arms])
         left.errorbar(mean, arms, xerr=error, fmt="o")
+        left.set(title=f"{task}: accuracy minus grpo's, points")
         left.axvline(0, color="grey", linewidth=0.8)
-        left.set(title=f"{task}: minus grpo, points", xlabel="sampled accuracy, mean over the run")
         rows = at(read_rows(ROWS), task=task)
         x = [float(row["one_minus_grpo"]) for row in rows]
-        look = {"fmt": "_", "color": "0.7", "label": "predicted", "zorder": 0}
-        right.errorbar(x, *with_errors(predicted(row) for row in rows), **look)
-        for label, arms in (("variants", TRAINED), ("other arms, found", compare.OTHERS)):
-            x, y = (means(values) for values in axes_of(task, arms))
-            right.plot(x, 100 * y, "o", label=label)
-            for arm, *point in zip(arms, x, 100 * y):
-                right.annotate(f" {arm}", point, fontsize=8)
-        right.set(title=task, xlabel="`one` at the base model, minus grpo's", ylabel="points")
+        bars = with_errors(predicted(row) for row in rows)
+        right.errorbar(x, *bars, fmt="_", color="0.8", label="predicted for other arms", zorder=0)
+        right.plot(x, 100 * means(axes_of(task, compare.OTHERS)[1]), "C1o", label="found for them")
+        x, y = (means(values) for values in axes_of(task, TRAINED))
+        right.plot(x, 100 * y, "C0o", label="variants")
+        for side, i in zip(cycle(["left", "right"]), np.argsort(y)):
+            right.annotate(f"  {TRAINED[i]}  ", (x[i], 100 * y[i]), ha=side, va="center")
+        right.set(title=f"{task}: the same against alignment minus grpo's", xmargin=0.25)
     axes[0, 1].legend(frameon=False, fontsize=8)
     plt.savefig(ROOT / "docs" / "compare.png", dpi=100)
 
