@@ -5,12 +5,11 @@ run, minus grpo's (studies.compare). Both are means over base models. H10: x ran
 
 docs/tables/prediction.csv has the predicted y of the arms that are no variants, with its 95 %
 interval, by a straight line through the trained variants. It is written once, before those arms are
-trained and when all rows of the variants are there; a file that is there is not changed.
-docs/tables/prediction.md and docs/compare.png are made from it and from the files of the two
-studies.
+trained and as soon as all rows of the variants are there; a file that is there is not changed.
+docs/tables/prediction.md and docs/compare.png are made from it, if it is there, and from the files
+of the two studies.
 """
 
-import sys
 from itertools import cycle
 
 import numpy as np
@@ -45,7 +44,7 @@ def axes_of(task: str, arms) -> tuple[np.ndarray, np.ndarray]:
 
 def means(values: np.ndarray) -> np.ndarray:
     """Of each arm over its base models; NaN if it has none."""
-    return np.array([np.mean(column[~np.isnan(column)]) for column in values.T])
+    return np.ma.masked_invalid(values).mean(0).filled(np.nan)
 
 
 def rank(x: np.ndarray, y: np.ndarray) -> float:
@@ -130,12 +129,14 @@ def figure() -> None:
         x = [float(row["one_minus_grpo"]) for row in rows]
         bars = with_errors(predicted(row) for row in rows)
         right.errorbar(x, *bars, fmt="_", color="0.8", label="predicted for other arms", zorder=0)
-        right.plot(x, 100 * means(axes_of(task, compare.OTHERS)[1]), "C1o", label="found for them")
+        x, y = (means(values) for values in axes_of(task, compare.OTHERS))
+        right.plot(x, 100 * y, "C1o", label="found for them")
         x, y = (means(values) for values in axes_of(task, TRAINED))
         right.plot(x, 100 * y, "C0o", label="variants")
         for side, i in zip(cycle(["left", "right"]), np.argsort(y)):
             right.annotate(f"  {TRAINED[i]}  ", (x[i], 100 * y[i]), ha=side, va="center")
         right.set(title=f"{task}: the same against alignment minus grpo's", xmargin=0.25)
+        right.locator_params(nbins=5)
     axes[0, 1].legend(frameon=False, fontsize=8)
     plt.savefig(ROOT / "docs" / "compare.png", dpi=100)
 
@@ -148,9 +149,7 @@ def ready(task: str) -> bool:
 
 
 if __name__ == "__main__":
-    if not all(ready(task) for task in TASKS):
-        sys.exit("no prediction yet: studies.compare or studies.gradients (step 0) lacks rows")
-    if not ROWS.exists():
+    if not ROWS.exists() and all(ready(task) for task in TASKS):
         write_rows(ROWS, [row for task in TASKS for row in predictions(task)])
     text = "# Does the base model foretell what training brings? studies/prediction.py says how.\n"
     for task in TASKS:
