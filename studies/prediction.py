@@ -108,6 +108,8 @@ def table(task: str) -> str:
 def judged(task: str) -> str:
     """The line's mean squared error against that of "no effect", over the arms not seen before."""
     rows = [x for x in at(read_rows(ROWS), task=task) if x["arm"] not in SEEN]
+    if not rows:
+        return "No prediction is made yet."
     y = means(axes_of(task, [row["arm"] for row in rows])[1])
     line = np.array([float(row["predicted"]) for row in rows])
     error, none = (100**2 * np.mean(z**2) for z in (line - y, y))
