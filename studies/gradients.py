@@ -61,9 +61,8 @@ CONSTANT = ("rloo", "no_baseline", "prefix_baseline")  # arms with this denomina
 SIZES = {f"grpo_G{G}": G for G in (2, 4, 16, 32, 64)}  # arms at step 0: other group sizes
 AGES = {f"critic_{age}": age for age in (10, 40, 160)}  # arms: updates of the critic
 SCALED = (1, 2)  # base seeds of the look at AdamW's scaling
-COLUMNS = {"one": ".3f", "one_minus_grpo": "+.3f", "one_minus_grpo_error": ".3f", "bias": ".2f"}
-COLUMNS |= {"signal": ".3f", "log_worth": ".2f", "spared": ".2f"}
-MEANS = ("one_minus_grpo_error", "spared")  # shown without an interval
+COLUMNS = {"one": ".3f", "one_minus_grpo": "+.3f", "bias": ".2f", "signal": ".3f"}
+COLUMNS |= {"log_worth": ".2f", "spared": ".2f"}
 SEED_A, SEED_B, SEED_CRITIC = 1001, 1002, 1003  # of rollouts; no run of training has these
 
 
@@ -360,8 +359,6 @@ def table(rows: list[dict]) -> str:
         _, low, high = found["one_minus_grpo"][arm]
         near = "cannot be told apart" if low <= 0 <= high and arm != "grpo" else ""
         texts = [shown(found[column][arm], 1, form) for column, form in COLUMNS.items()]
-        for i in [i for i, column in enumerate(COLUMNS) if column in MEANS]:
-            texts[i] = texts[i].split()[0]
         cells.append([f"`{arm}`", near, *texts, str(clear.count(arm))])
     header = [column.removeprefix("log_") for column in COLUMNS]
     return markdown(["arm", "from grpo", *header, "with a bias"], cells)
