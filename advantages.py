@@ -185,7 +185,9 @@ def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
     GRPO gets no gradient from a group that failed altogether: such a group teaches nothing. The
     hope: pushing its responses down moves probability to answers not tried yet. c is "a small
     constant, such as 1"; 1 is as much as an incorrect response gets in a group that is half
-    correct. c = 0 is grpo. All-pass groups: all 0.
+    correct. c = 0 is grpo. All-pass groups: all 0. On the mean the push is uphill, for a group
+    fails with probability (1 - p)^G: +c G (1 - p)^(G - 1) grad p, p the chance of a correct
+    response. But its noise grows with c^2.
     Reported: a small, inconclusive gain. The paper of ngrpo, a related method, reports a clear one.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)

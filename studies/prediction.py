@@ -26,6 +26,7 @@ LEFT_OUT = ("grpo", "critic", "rloo", "culling")  # see docs/results.md
 TRAINED = [name for name in VARIANTS if name not in LEFT_OUT]
 SEEN = ("no_baseline", "half", "nthr_eta0", "negative_0.1")  # in a sketch, before the rule
 DRAWS = 2000
+EVALUATED = np.arange(0, 401, 25)  # steps of a run
 
 
 def effects(task: str, arm: str) -> dict[int, float]:
@@ -116,6 +117,36 @@ def judged(task: str) -> str:
     return f"{task}: the line's mean squared error is {error:.2f}, that of no effect {none:.2f}"
 
 
+def curve(row: dict) -> np.ndarray:
+    """Sampled accuracy at the steps EVALUATED, the mean over levels."""
+    return np.array([row[f"step {n}"].split() for n in EVALUATED], dtype=float).mean(1)
+
+
+def times_as_fast(task: str, arm: str) -> list[float]:
+    """Of each base model: steps that grpo needs for the arm's accuracy, over those of the arm.
+
+    The median over the evaluations at steps 50 to 200.
+    """
+    found = []
+    for row in compare.rows_of(task, arm=arm):
+        (reference,) = compare.rows_of(task, arm="grpo", seed=row["seed"])
+        steps = np.interp(curve(row), np.maximum.accumulate(curve(reference)), EVALUATED)
+        found.append(np.median(steps[2:9] / EVALUATED[2:9]))
+    return found
+
+
+def speed_table(task: str) -> str:
+    """If worth acts as that many times the samples, it says how much faster a variant learns."""
+    rows = at(read_rows(gradients.ROWS), task=task, step=0)
+    cells = []
+    for arm, log_worth in gradients.means(rows, "log_worth").items():
+        fast = np.log(times_as_fast(task, arm))
+        if len(fast) > 0:
+            logs = (log_worth, interval(fast))
+            cells.append([f"`{arm}`", *(shown(np.exp(x), 1, ".2f") for x in logs)])
+    return markdown(["arm", "worth at the base model", "times as fast as `grpo`"], cells)
+
+
 def figure() -> None:
     """Effects of the variants with intervals; beside them x against y, and the predictions."""
     plt = pyplot()
@@ -156,5 +187,6 @@ if __name__ == "__main__":
     text = "# Does the base model foretell what training brings? studies/prediction.py says how.\n"
     for task in TASKS:
         text += f"\n## {task}\n\n{rank_table(task)}\n\n{table(task)}\n\n{judged(task)}\n"
+        text += f"\n{speed_table(task)}\n"
     publish(ROWS, text)
     figure()
