@@ -22,8 +22,8 @@ from scipy import stats
 import train
 from grpo import sample_rollout
 from model import GPT
-from studies.common import ROOT, TABLES, at, commit, fill, finished, interval, markdown, options
-from studies.common import publish, pyplot, read_rows, settings, shown, without_rows
+from studies.common import TABLES, at, commit, draw_lines, fill, finished, interval, markdown
+from studies.common import options, publish, read_rows, settings, shown, without_rows
 from studies.compare import run
 from tasks import MUL, Problem
 
@@ -98,15 +98,12 @@ def solved_table(levels) -> str:
 
 def figure() -> None:
     """pass@N over N, a line a model, by level: mean over problems and seeds."""
-    plt = pyplot()
-    _, axes = plt.subplots(1, len(MUL.levels), figsize=(11, 2.8), sharey=True, layout="constrained")
-    for ax, level in zip(axes, MUL.levels):
-        for name in [name for name in MODELS if name != "again"]:
-            curve = pass_at(np.concatenate(by_model(name, [level])), SIZES).mean(0)
-            ax.semilogx(SIZES, curve, base=2, label=name)
-        ax.set(title=f"{level} digits", xlabel="N", ylabel="pass@N")
-    axes[-1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    plt.savefig(ROOT / "docs" / "allfail.png", dpi=100)
+    names = [name for name in MODELS if name != "again"]
+    panels = {}
+    for level in MUL.levels:
+        correct = {name: np.concatenate(by_model(name, [level])) for name in names}
+        panels[f"{level} digits"] = {name: pass_at(correct[name], SIZES).mean(0) for name in names}
+    draw_lines("allfail", SIZES, panels, xlabel="N", ylabel="pass@N", xscale="log")
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ from advantages import LOSS, VARIANTS, grpo, likelihood
 from grpo import Rollout, answer_likelihood, encode, response_logprobs
 from model import GPT
 from studies import gradients
-from studies.common import REPLICATES, ROOT, TABLES, at, by_seed, commit, fill, interval, markdown
-from studies.common import options, publish, pyplot, read_rows, settings, shown
+from studies.common import REPLICATES, TABLES, at, by_seed, commit, draw_lines, fill, interval
+from studies.common import markdown, options, publish, read_rows, settings, shown
 from tasks import ADD, EOS, MARKER, TASKS, add, from_columns
 from train import WARM_UP, new_model, warm_up
 
@@ -50,7 +50,8 @@ ARMS = {  # set: its arms, testbeds and number of seeds. "nthr@x" is nthr with s
     "rates": ([f"{x}@lr{lr}" for x in FOUR for lr in (15e-5, 6e-4)], ["add"], 4),
     "misconception": ([f"{x}@misconception" for x in ("grpo", *PUSHED)], ["add"], 6),
 }
-LAST = 10  # steps: what describes the end of a run is a mean over these
+EVALUATED = np.arange(0, 401, 25)  # steps
+PARTS = {"first": slice(10), "last": slice(-10, None), "all": slice(None)}  # steps
 SUMMARY = ("seconds", "base_accuracy", "base_sampled", "final_accuracy", "final_sampled")
 SUMMARY += ("final_sampled_steps_correct",)  # what is taken of summary.json
 OVER_THE_RUN = ("all_fail", "entropy", "coherence", "steps_correct", "grad_norm", "clip_fraction")
@@ -183,11 +184,8 @@ def measures(task: str, done: Path) -> dict:
     if steps:  # not of the settled base model
         row["mean_sampled"] = by_level[1:].mean()
         row["mean_hard"] = hard[1:].mean()
-        for name in OVER_THE_RUN:
-            values = [float(step[name]) for step in steps]
-            row[f"{name}_first"] = np.mean(values[:LAST])
-            row[f"{name}_last"] = np.mean(values[-LAST:])
-            row[f"{name}_all"] = np.mean(values)
+        for name, (part, cut) in product(OVER_THE_RUN, PARTS.items()):
+            row[f"{name}_{part}"] = np.mean([float(step[name]) for step in steps[cut]])
     return row | {f"step {step}": shares for step, shares in curve.items()}
 
 
@@ -249,22 +247,19 @@ def table(task: str) -> str:
     return markdown(["arm", *MEASURES.values()], cells)
 
 
+def curve(row: dict) -> np.ndarray:
+    """Sampled accuracy at the steps EVALUATED, the mean over levels."""
+    return np.array([row[f"step {n}"].split() for n in EVALUATED], dtype=float).mean(1)
+
+
 def figure() -> None:
     """Sampled accuracy over the steps: a line a variant, mean over base models and levels."""
-    plt = pyplot()
-    _, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-    for ax, task in zip(axes, ("add", "mul")):
-        for i, arm in enumerate(VARIANTS):
-            runs = rows_of(task, arm=arm)
-            columns = [name for name in runs[0] if name.startswith("step ")]
-            shares = [[row[name].split() for name in columns] for row in runs]
-            mean = 100 * np.array(shares, dtype=float).mean((0, 2))
-            steps = [int(name.split()[1]) for name in columns]
-            ax.plot(steps, mean, color=plt.cm.tab20(i), label=arm)
-        ax.set(title=f"{task}, {len(runs)} base models", xlabel="step")
-    axes[0].set_ylabel("sampled accuracy, held out, %")
-    axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    plt.savefig(ROOT / "docs" / "learning.png", dpi=100)
+    panels = {}
+    for task in ("add", "mul"):
+        curves = {arm: [curve(row) for row in rows_of(task, arm=arm)] for arm in VARIANTS}
+        title = f"{task}, {len(curves['grpo'])} base models"
+        panels[title] = {arm: 100 * np.mean(curves[arm], 0) for arm in curves}
+    draw_lines("learning", EVALUATED, panels, xlabel="step", ylabel="sampled accuracy, %")
 
 
 def main() -> None:

@@ -29,8 +29,8 @@ from tqdm import tqdm
 
 from grpo import Rollout, response_logprobs
 from model import GPT
-from studies.common import REPLICATES, ROOT, TABLES, at, commit, fill, interval, markdown, options
-from studies.common import publish, pyplot, read_rows, settings, shown, without_rows
+from studies.common import REPLICATES, TABLES, at, commit, draw_lines, fill, interval, markdown
+from studies.common import options, publish, read_rows, settings, shown, without_rows
 from studies.gradients import FUNCTIONS, KEPT, gradient, kept, sampled
 
 ROWS = TABLES / "displacement.csv"
@@ -143,17 +143,10 @@ def table(task: str) -> str:
 
 
 def figure() -> None:
-    """Displaced groups over the steps, a line an arm."""
-    plt = pyplot()
-    _, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
-    for ax, task in zip(axes, ("add", "mul")):
-        for arm in ARMS:
-            means = [100 * np.mean([*shares(task, arm, step).values()]) for step in KEPT]
-            ax.plot(KEPT, means, marker=".", label=arm)
-        ax.set(title=task, xlabel="step of grpo's run")
-    axes[0].set_ylabel("groups whose correct responses\nbecome less likely, %")
-    axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    plt.savefig(ROOT / "docs" / "displacement.png", dpi=100)
+    """Displaced groups over the steps, a line an arm: mean over base models."""
+    mean = lambda *what: 100 * np.mean([*shares(*what).values()])  # noqa: E731
+    panels = {x: {arm: [mean(x, arm, n) for n in KEPT] for arm in ARMS} for x in ("add", "mul")}
+    draw_lines("displacement", KEPT, panels, xlabel="step of grpo's run", ylabel="displaced, %")
 
 
 if __name__ == "__main__":

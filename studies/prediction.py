@@ -26,7 +26,6 @@ LEFT_OUT = ("grpo", "critic", "rloo", "culling")  # see docs/results.md
 TRAINED = [name for name in VARIANTS if name not in LEFT_OUT]
 SEEN = ("no_baseline", "half", "nthr_eta0", "negative_0.1")  # in a sketch, before the rule
 DRAWS = 2000
-EVALUATED = np.arange(0, 401, 25)  # steps of a run
 
 
 def effects(task: str, arm: str) -> dict[int, float]:
@@ -117,11 +116,6 @@ def judged(task: str) -> str:
     return f"{task}: the line's mean squared error is {error:.2f}, that of no effect {none:.2f}"
 
 
-def curve(row: dict) -> np.ndarray:
-    """Sampled accuracy at the steps EVALUATED, the mean over levels."""
-    return np.array([row[f"step {n}"].split() for n in EVALUATED], dtype=float).mean(1)
-
-
 def times_as_fast(task: str, arm: str) -> list[float]:
     """Of each base model: steps that grpo needs for the arm's accuracy, over those of the arm.
 
@@ -130,8 +124,9 @@ def times_as_fast(task: str, arm: str) -> list[float]:
     found = []
     for row in compare.rows_of(task, arm=arm):
         (reference,) = compare.rows_of(task, arm="grpo", seed=row["seed"])
-        steps = np.interp(curve(row), np.maximum.accumulate(curve(reference)), EVALUATED)
-        found.append(np.median(steps[2:9] / EVALUATED[2:9]))
+        reached = np.maximum.accumulate(compare.curve(reference))
+        steps = np.interp(compare.curve(row), reached, compare.EVALUATED)
+        found.append(np.median(steps[2:9] / compare.EVALUATED[2:9]))
     return found
 
 
