@@ -5,7 +5,6 @@ from unittest.mock import Mock, call
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import advantages
 import grpo
@@ -25,8 +24,8 @@ def test_the_model_is_the_usual_one():
         q, k, v = block.qkv(block.norm1(x)).split([16, 4, 4], dim=-1)
         q = q.view(2, 7, 4, 4).transpose(1, 2)
         k, v = (shared[:, None].expand_as(q) for shared in (k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-        x = x + block.project(y.reshape(2, 7, 16))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + block.project(y.transpose(1, 2).reshape(2, 7, 16))
         first, _, last = block.mlp
         x = x + last(first(block.norm2(x)).relu())
     close(model(tokens)[0], model.norm(x))

@@ -4,14 +4,16 @@ import json
 from math import comb
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("scipy", reason="the studies need scipy: see studies/requirements.txt")
 from advantages import grpo  # noqa: E402
-from studies import allfail, common, compare, displacement, faithful, verdicts  # noqa: E402
-from test_grpo import TASKS, close, policy_loss, problem, response_logprobs  # noqa: E402
-from test_grpo import sample, tiny_gpt  # noqa: E402
+from studies import allfail, common, compare, displacement, faithful  # noqa: E402
+from studies import gradients, prediction, verdicts  # noqa: E402
+from test_grpo import SEED, TASKS, close, policy_loss, problem, response_logprobs  # noqa: E402
+from test_grpo import sample, scripted, tiny_gpt  # noqa: E402
 
 
 def test_verdicts():
@@ -57,13 +59,6 @@ def test_a_changed_step():
         assert new == p._replace(prompt=p.prompt + given, solution=rest)
 
 
-def test_pass_at():
-    """Draws with replacement, or incorrect responses that count as correct."""
-    n = allfail.SAMPLES
-    expected = [[1 - comb(n - c, N) / comb(n, N) for N in (1, 8, n)] for c in (0, 1, 7, n)]
-    assert abs(allfail.pass_at([0, 1, 7, n], [1, 8, n]) - expected).max() < 1e-9
-
-
 def test_displaced_groups(monkeypatch):
     """A direction that is not an arm's update, a step that stays, groups at another p."""
     model = tiny_gpt().double()
@@ -71,7 +66,6 @@ def test_displaced_groups(monkeypatch):
     x.rewards = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]).double()
     slope, large, small = displacement.moved(model, x, 1, torch.stack([grpo(x), -grpo(x)]))
     logprobs = response_logprobs(model, x)
-    close(logprobs, x.logprobs)
     policy_loss(*(y[1:] for y in (logprobs, x.logprobs, grpo(x), x.mask))).backward()
     torch.optim.SGD(model.parameters(), lr=1e-4).step()
     close(large[0], (response_logprobs(model, x) - logprobs)[1, 3].sum())  # of the correct one
@@ -82,3 +76,78 @@ def test_displaced_groups(monkeypatch):
     monkeypatch.setattr(displacement, "read_rows", lambda path: rows)
     assert displacement.shares("add", "grpo", 0) == {1: pytest.approx(0.6 * 0.5 + 0.4 * 0.1)}
     assert displacement.shares("add", "grpo", 400, least=5) == {1: 0.4}
+
+
+def test_predictions_and_pass_at(monkeypatch):
+    """An interval of the line, not of an arm; a speed upside down; draws with replacement."""
+    line = [np.array([x]) for x in ([0.0, 1, 2, 5], [1.0, 0, 3, 4])]  # y = (4 + 5 x) / 7
+    monkeypatch.setattr(prediction, "axes_of", lambda *_: line)
+    *_, row = prediction.predictions("add")  # at x = 5
+    assert [row["predicted"], row["high"]] == pytest.approx([29 / 7, 29 / 7 + 7.0753], abs=1e-4)
+    rows = [{"task": "add", "arm": arm, "seed": "1"} for arm in ("grpo", "nthr")]
+    for k, row in enumerate(rows, 1):
+        row |= {f"step {n}": f"{k * n} {k * n}" for n in compare.EVALUATED}
+    monkeypatch.setattr(compare, "read_rows", lambda path: rows)
+    assert prediction.times_as_fast("add", "nthr") == [2.0]
+    pass_1, pass_8 = ([1 - comb(1024 - c, N) / comb(1024, N) for c in (0, 1, 9)] for N in (1, 8))
+    assert abs(allfail.pass_at([0, 1, 9], [1, 8]).T - [pass_1, pass_8]).max() < 1e-9
+
+
+def test_measures_of_gradients():
+    """Noise that counts as signal, or an error that is not the spread over other rollouts."""
+    torch.manual_seed(SEED)
+    m, v, noise = torch.randn(3, 300)
+    v += m
+    M, V, size = m @ m, v @ v, m @ m + 4 * noise @ noise
+    true = {"M": M, "V": V, "size": size, "bias": m @ v / (M * V).sqrt()}
+    true |= {"one": true["bias"] * (M / size).sqrt(), "signal": true["bias"] ** 2 * M / size}
+    true["one_minus_grpo"] = true["one"] - true["bias"]  # as if grpo had no noise
+    squares = torch.zeros(len(true))
+    for _ in range(60):
+        G, U = (x + 2 * noise * torch.randn(30, 300) for x in (m, v))
+        reference = gradients.replicates(m.expand(30, -1), U)
+        found = gradients.measures(G, U, reference)
+        squares += torch.tensor([(found[x] - true[x]) / found[f"{x}_error"] for x in true]) ** 2
+        no_m, no_v = (gradients.measures(*x, reference) for x in ((G - m, U), (G, U - v)))
+        assert str((no_m["bias"], no_v["one"])) == "(nan, nan)"
+    assert all(0.4 < x / 60 < 2.2 for x in squares), squares  # about 1 each
+
+
+def test_gradients():
+    """A vector that is not minus the gradient of its loss, or a group that is read and lost."""
+    model = tiny_gpt().double()
+    rollout = sample(model, levels=(2, 5, 4, 3, 5, 4))
+    rollout.rewards = torch.tensor([*torch.eye(4).tolist(), [0.0] * 4, [1.0] * 4]).double()
+    arms = {x: gradients.ARMS[x] for x in ("grpo", "dr_grpo", "no_baseline", "negative", "ngrpo")}
+    found = gradients.gradients(model, rollout, gradients.weighted(rollout, arms))
+    for g, (f, how) in zip(found, arms.values()):
+        inputs = (response_logprobs(model, rollout), rollout.logprobs, f(rollout), rollout.mask)
+        loss = policy_loss(*inputs, aggregate=how, max_length=rollout.max_length)
+        parts = torch.autograd.grad(loss, list(model.parameters()))
+        close(g, -torch.cat([part.flatten() for part in parts]))
+    assert torch.cosine_similarity(found[0], found[1], dim=0) > 1 - 1e-9  # sigma is a constant
+
+
+def test_the_arms():
+    """Tokens spared that must not be, or too few, or far ones; a baseline that sees its token."""
+    rollout = sample(tiny_gpt(), levels=[3] * 8, G=8)
+    rollout.rewards = (torch.rand(8, 8) < 0.4).float()
+    A, kept, found = (
+        gradients.FUNCTIONS[x](rollout) for x in ("grpo", "nthr_eta0", "random_sparing")
+    )
+    selected, spared = (A < 0) & (kept == 0), (A < 0) & (found == 0)
+    pi = rollout.logprobs.exp()
+    others = pi[(A < 0) & ~selected]
+    assert 0 < spared.sum() == min(selected.sum(), len(others)) and not (spared & selected).any()
+    far = lambda x: (x.sort()[0] - pi[selected].sort()[0][: len(x)]).abs().sum()  # noqa: E731
+    anyone = [others[torch.randperm(len(others))[: selected.sum()]] for _ in range(100)]
+    assert far(pi[spared]) <= min(far(x) for x in anyone) + 1e-6
+    texts = ["15,20#20", "15,21#21", "05,20#2", "1"]  # correct: the first one
+    rollout = scripted([problem(TASKS["sum"], [7, 8, 5], 3)], [texts])
+    oracle, prefix = ((gradients.FUNCTIONS[x](rollout) == 0)[0] for x in ("truth", "shared_prefix"))
+    assert oracle[:3].int().tolist() == [[0] * 9, [1] * 4 + [0] * 5, [0, 1, 1, 1, 1, 0, 0, 0, 1]]
+    assert prefix[:3].int().tolist() == [[0] * 9, [1] * 4 + [0] * 5, [0] * 8 + [1]]
+    A = gradients.prefix_baseline(rollout)[0]
+    close(A[0], torch.tensor([1.0] * 9))  # no other response is correct
+    close(A[1], -torch.tensor([1 / 3, 1 / 2, 1.0, 1.0, 1.0] + [1 / 3] * 4))
+    close(A[3], -torch.tensor([1 / 3, 1 / 2] + [0] * 7))
