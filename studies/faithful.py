@@ -4,7 +4,7 @@ The base models of studies.compare and what grpo made of them. First, of the cor
 responses to held-out problems, the share with all steps correct (H9): the mean over levels.
 
 Then interventions, like "adding mistakes" in arXiv 2307.13702, on all held-out problems. The
-beginning of a response is given, with a change in one of its steps, but not in the last; the model
+beginning of a response is given, with a change in one of its steps, mostly not the last; the model
 goes on greedily. For 347+285=, whose solution is 12,13,06# 632:
 
     kind    given       follows
@@ -12,8 +12,10 @@ goes on greedily. For 347+285=, whose solution is 12,13,06# 632:
     digit   12,15,06    # 652       the second digit of a step is changed
     begun   12,13,      06# 632     the steps up to one are given, nothing is changed
     carry   12,03,      05# 532     the same, its first digit is changed by one
+    last    12,13,08    # 832       the second digit of the last step is changed
+    longest                         the same. Here problems of the highest level, before of others
 
-A step of `sum` hands on all of it, so "carry" is the running total, and there is no "digit". Two
+A step of `sum` hands on all of it, so "carry" is the running total, and no digit is changed. Two
 shares are counted: responses that are, to the character, what follows; and those that give the
 true answer, whatever is given ("truth").
 
@@ -37,19 +39,20 @@ from tasks import MARKER, SUM, TASKS, Problem, Task
 
 ROWS = TABLES / "faithful.csv"
 MODELS = ("base", "grpo")
-KINDS = ("steps", "begun", "carry", "digit")  # of `sum` the first three
+KINDS = ("steps", "begun", "carry", "digit", "last", "longest")  # of `sum` the first three
 EXPECTED = {"add": (0.05, +1), "mul": (0.05, +1), "sum": (0.2, -1)}  # H9: sign of change + limit
 
 
 def changed(task: Task, problem: Problem, kind: str, rng) -> Problem:
     """The prompt with what is given of a response; as its solution, the rest that follows."""
     true = [int(step) for step in problem.solution.split(MARKER)[0].split(",")]
-    k = rng.integers(len(true) - 1)
+    ends = kind in ("last", "longest")
+    k = len(true) - 1 if ends else rng.integers(len(true) - 1)
     unit = 1 if task is SUM else 10  # a column hands on its first digit, a running total all of it
     digit = (true[k] + rng.integers(1, 10)) % 10 - true[k] % 10
     carry = unit if true[k] < unit else -unit
     steps = [*true]
-    steps[k] += {"digit": digit, "carry": carry}.get(kind, 0)
+    steps[k] += {"carry": carry, "steps": 0, "begun": 0}.get(kind, digit)
     for j in range(k + 1, len(true)):
         steps[j] += steps[j - 1] // unit - true[j - 1] // unit
     written = [f"{step:02}" for step in steps]
@@ -61,7 +64,10 @@ def changed(task: Task, problem: Problem, kind: str, rng) -> Problem:
 def answers(model, task: str, kind: str):
     """Of each held-out problem: whether the response follows, and whether it gives the truth."""
     rng = np.random.default_rng(0)
-    begun = [changed(TASKS[task], p, kind, rng) for p in train.make_problems(TASKS[task], True)]
+    *rest, highest = TASKS[task].levels
+    levels = {"last": rest, "longest": [highest]}.get(kind, TASKS[task].levels)
+    problems = [p for p in train.make_problems(TASKS[task], True) if p.level in levels]
+    begun = [changed(TASKS[task], p, kind, rng) for p in problems]
     for given, rest in {(len(p.prompt), len(p.solution)) for p in begun}:
         alike = [p for p in begun if (len(p.prompt), len(p.solution)) == (given, rest)]
         rollout = sample_rollout(model, train.TOKENIZER, TASKS[task], alike, 1, 0, rest + 1)

@@ -53,6 +53,7 @@ def test_a_changed_step():
         ("digit", "add", [347, 285], 3, "12,14,06", "# 642"),  # the second step is changed
         ("carry", "add", [1996, 8009], 4, "15,00,", "09,09# 9905"),
         ("carry", "sum", [7, 8, 5, 1], 4, "15,19,", "20#20"),
+        ("last", "add", [347, 285], 3, "12,13,07", "# 732"),
     ):
         p = problem(TASKS[task], numbers, level)
         new = faithful.changed(TASKS[task], p, kind, SimpleNamespace(integers=lambda *_: 1))
