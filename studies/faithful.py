@@ -46,8 +46,7 @@ EXPECTED = {"add": (0.05, +1), "mul": (0.05, +1), "sum": (0.2, -1)}  # H9: sign 
 def changed(task: Task, problem: Problem, kind: str, rng) -> Problem:
     """The prompt with what is given of a response; as its solution, the rest that follows."""
     true = [int(step) for step in problem.solution.split(MARKER)[0].split(",")]
-    ends = kind in ("last", "longest")
-    k = len(true) - 1 if ends else rng.integers(len(true) - 1)
+    k = len(true) - 1 if kind in ("last", "longest") else rng.integers(len(true) - 1)
     unit = 1 if task is SUM else 10  # a column hands on its first digit, a running total all of it
     digit = (true[k] + rng.integers(1, 10)) % 10 - true[k] % 10
     carry = unit if true[k] < unit else -unit

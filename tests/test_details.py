@@ -48,8 +48,7 @@ def test_defaults_and_limits(monkeypatch):
     """What a caller does not say; a response of one token, which counts whole."""
     model = tiny_gpt()
     rollout = sample(model, levels=[3] * 9)
-    assert rollout.temperature == 1
-    assert rollout.max_length == len(tasks.ADD.longest.solution) + 1
+    assert (rollout.temperature, rollout.max_length) == (1, len(tasks.ADD.longest.solution) + 1)
     descend = Mock(return_value=torch.tensor(0.0))
     monkeypatch.setattr(grpo, "descend", descend)
     grpo.update(model, None, rollout, torch.ones(rollout.mask.shape))
