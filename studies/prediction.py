@@ -155,9 +155,9 @@ def figure() -> None:
         rows = at(read_rows(ROWS), task=task)
         x = [float(row["one_minus_grpo"]) for row in rows]
         bars = with_errors(predicted(row) for row in rows)
-        right.errorbar(x, *bars, fmt="_", color="0.8", label="predicted for other arms", zorder=0)
+        right.errorbar(x, *bars, fmt="_", color="0.8", label="other arms, predicted", zorder=0)
         x, y = (means(values) for values in axes_of(task, compare.OTHERS))
-        right.plot(x, 100 * y, "C1o", label="found for them")
+        right.plot(x, 100 * y, "C1o", label="other arms, found")
         x, y = (means(values) for values in axes_of(task, TRAINED))
         right.plot(x, 100 * y, "C0o", label="variants")
         for arm, *point in zip(TRAINED, x, 100 * y):
