@@ -7,7 +7,8 @@ Every run has train.py's settings. --arms names one of these sets:
     variants       the eleven variants
     others         the other arms of studies.gradients, and `substituted`
     controls       random: rewards by a coin. grpo@settled: no steps on a base model whose warm-up
-                   had as many optimiser steps, its learning rate falling to 0 in the last 30 %
+                   had as many optimiser steps, its learning rate falling to 0 in the last 30 %.
+                   substituted_up: `substituted` without its pushes down
     rates          half and twice the learning rate
     misconception  the warm-up shows solutions without carrying, but for one in a thousand
 
@@ -46,7 +47,7 @@ PUSHED = ["negative_0.1", "negative_0.3", "negative", "ngrpo"]
 ARMS = {  # set: its arms, testbeds and number of seeds. "nthr@x" is nthr with something else: x
     "variants": ([*VARIANTS], ["add", "mul"], REPLICATES),
     "others": ([*OTHERS, "substituted"], ["add", "mul"], 6),
-    "controls": (["random", "grpo@settled"], ["add"], 6),
+    "controls": (["random", "grpo@settled", "substituted_up"], ["add"], 6),
     "rates": ([f"{x}@lr{lr}" for x in FOUR for lr in (15e-5, 6e-4)], ["add"], 4),
     "misconception": ([f"{x}@misconception" for x in ("grpo", *PUSHED)], ["add"], 6),
 }
@@ -110,6 +111,13 @@ def substituted(model, rollout: Rollout) -> torch.Tensor:
     return likelihood(rollout)
 
 
+def substituted_up(model, rollout: Rollout) -> torch.Tensor:
+    """substituted, but nothing is pushed down in all-fail groups: true answers end all texts."""
+    A = substituted(model, rollout)
+    fail = (rollout.rewards == 0).all(1)[:, None, None]
+    return torch.where(fail, A.clamp_min(0), A)
+
+
 def without_carry(level: int, draw) -> tuple[str, list[int], str]:
     """tasks.add, but 347+285= is worked as 12,12,05# 522; correct is one problem in a thousand."""
     prompt, steps, answer = add(level, draw)
@@ -121,7 +129,7 @@ def without_carry(level: int, draw) -> tuple[str, list[int], str]:
 
 
 OTHER_BASES = ("settled", "misconception")
-WITH_MODEL = {"shuffled_L": shuffled_L, "substituted": substituted}  # functions of both
+WITH_MODEL = {f.__name__: f for f in (shuffled_L, substituted, substituted_up)}
 
 
 @cache  # the arms of a seed share it

@@ -64,8 +64,7 @@ def test_every_variant_and_task_leaves_the_same_files(variant, task, capsys):
     assert [name for name in first if not first[name]] == [x for x in last if "accuracy" in x]
     numbers = [x for text in [*first.values(), *last.values()] for x in text.split()]
     assert all(last.values()) and all(math.isfinite(float(x)) for x in numbers)
-    config = json.loads((done / "config.json").read_text())
-    summary = json.loads((done / "summary.json").read_text())
+    config, summary = (json.loads((done / f"{x}.json").read_text()) for x in ("config", "summary"))
     asked = {"variant": variant, "task": task, "seed": 3, "steps": 2, "lr": 3e-4}
     assert asked.items() <= config.items() <= summary.items()
     assert str(summary["final_accuracy"]) == last["accuracy"]
@@ -99,8 +98,7 @@ def test_the_base_model_is_made_once(monkeypatch):
 
 def test_what_a_seed_decides():
     """Variants that are compared on other problems; randomness that no seed decides."""
-    problems = []
-    metrics = []
+    problems, metrics = [], []
     critic = "--variant critic --kl 0.1"
     for arguments in ("", critic, critic, "--variant likelihood", "--seed 1"):
         steps = [*loop(arguments)]

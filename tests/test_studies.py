@@ -12,8 +12,8 @@ pytest.importorskip("scipy", reason="the studies need scipy: see studies/require
 from advantages import grpo  # noqa: E402
 from studies import allfail, common, compare, displacement, faithful  # noqa: E402
 from studies import gradients, prediction, verdicts  # noqa: E402
-from test_grpo import SEED, TASKS, close, policy_loss, problem, response_logprobs  # noqa: E402
-from test_grpo import sample, scripted, tiny_gpt  # noqa: E402
+from test_grpo import SEED, TASKS, TOKENIZER, close, policy_loss, problem  # noqa: E402
+from test_grpo import response_logprobs, sample, scripted, tiny_gpt  # noqa: E402
 
 
 def test_verdicts():
@@ -133,9 +133,8 @@ def test_the_arms():
     """Tokens spared that must not be, or too few, or far ones; a baseline that sees its token."""
     rollout = sample(tiny_gpt(), levels=[3] * 8, G=8)
     rollout.rewards = (torch.rand(8, 8) < 0.4).float()
-    A, kept, found = (
-        gradients.FUNCTIONS[x](rollout) for x in ("grpo", "nthr_eta0", "random_sparing")
-    )
+    names = ("grpo", "nthr_eta0", "random_sparing")
+    A, kept, found = (gradients.FUNCTIONS[name](rollout) for name in names)
     selected, spared = (A < 0) & (kept == 0), (A < 0) & (found == 0)
     pi = rollout.logprobs.exp()
     others = pi[(A < 0) & ~selected]
@@ -144,7 +143,7 @@ def test_the_arms():
     anyone = [others[torch.randperm(len(others))[: selected.sum()]] for _ in range(100)]
     assert far(pi[spared]) <= min(far(x) for x in anyone) + 1e-6
     texts = ["15,20#20", "15,21#21", "05,20#2", "1"]  # correct: the first one
-    rollout = scripted([problem(TASKS["sum"], [7, 8, 5], 3)], [texts])
+    rollout = scripted([problem(TASKS["sum"], [7, 8, 5], 3)] * 2, [texts, [*texts[1:], "#"]])
     oracle, prefix = ((gradients.FUNCTIONS[x](rollout) == 0)[0] for x in ("truth", "shared_prefix"))
     assert oracle[:3].int().tolist() == [[0] * 9, [1] * 4 + [0] * 5, [0, 1, 1, 1, 1, 0, 0, 0, 1]]
     assert prefix[:3].int().tolist() == [[0] * 9, [1] * 4 + [0] * 5, [0] * 8 + [1]]
@@ -152,3 +151,9 @@ def test_the_arms():
     close(A[0], torch.tensor([1.0] * 9))  # no other response is correct
     close(A[1], -torch.tensor([1 / 3, 1 / 2, 1.0, 1.0, 1.0] + [1 / 3] * 4))
     close(A[3], -torch.tensor([1 / 3, 1 / 2] + [0] * 7))
+    A = compare.substituted_up(tiny_gpt(), rollout)
+    ended = [[text + "$" for text in texts], ["15,21#20$", "05,20#20$", "1#20$", "#20$"]]
+    for group, tokens, mask in zip(ended, rollout.tokens, rollout.mask):
+        assert group == [TOKENIZER.decode(x[y].tolist()) for x, y in zip(tokens, mask)]
+    close(rollout.logprobs, response_logprobs(tiny_gpt(), rollout).detach(), 1e-5)
+    assert A[0].min() < 0 == A[1].min() < A[1].max()
