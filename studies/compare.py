@@ -14,8 +14,9 @@ Every run has train.py's settings. --arms names one of these sets:
 
 Seeds stand side by side, one thread each. Each seed's rows are added to docs/tables/compare.csv
 when the seed is whole. A row that is there is not run again, and a finished run of these settings
-in --out is only read: remove it when the core has changed. Columns "step 0" and so on have sampled
-accuracy by level. docs/tables/compare.md and docs/learning.png are made from the file alone.
+in --out is only read: remove it when the core has changed. docs/tables/compare-curves.csv has
+sampled accuracy by level at every evaluation, separated by spaces. docs/tables/compare.md and
+docs/learning.png are made from these two files alone.
 """
 
 import json
@@ -41,6 +42,7 @@ from tasks import ADD, EOS, MARKER, TASKS, add, from_columns
 from train import WARM_UP, new_model, warm_up
 
 ROWS = TABLES / "compare.csv"
+CURVES = TABLES / "compare-curves.csv"
 OTHERS = [x for x in gradients.ARMS if x not in VARIANTS]
 FOUR = ("grpo", "pos_only", "nthr", "negative")
 PUSHED = ["negative_0.1", "negative_0.3", "negative", "ngrpo"]
@@ -176,6 +178,15 @@ def run(task: str, arm: str, seed: int, out: str) -> Path:
     return folder
 
 
+def shares(done: Path) -> dict[str, str]:
+    """Sampled accuracy by level, separated by spaces, before ("step 0") and at each evaluation."""
+    summary = json.loads((done / "summary.json").read_text())
+    base = " ".join(f"{x:.4g}" for x in summary["base_sampled_by_level"].values())
+    evaluated = [row for row in read_rows(done / "metrics.csv") if row["accuracy"]]
+    later = {f"step {row['step']}": row["accuracy_sampled_by_level"] for row in evaluated}
+    return {"step 0": base} | later
+
+
 def measures(task: str, done: Path) -> dict:
     """What the tables need of a run, from the files that it left. Shares, entropy in nats.
 
@@ -183,9 +194,7 @@ def measures(task: str, done: Path) -> dict:
     """
     summary = json.loads((done / "summary.json").read_text())
     steps = read_rows(done / "metrics.csv")
-    curve = {"0": " ".join(f"{x:.4g}" for x in summary["base_sampled_by_level"].values())}
-    curve |= {x["step"]: x["accuracy_sampled_by_level"] for x in steps if x["accuracy"]}
-    by_level = np.array([x.split() for x in curve.values()], dtype=float)  # (evaluations, levels)
+    by_level = np.array([x.split() for x in shares(done).values()], dtype=float)
     hard = by_level[:, -(len(TASKS[task].levels) // 2) :].mean(1)
     row = {name: summary[name] for name in SUMMARY}
     row["base_hard"] = hard[0]
@@ -194,7 +203,7 @@ def measures(task: str, done: Path) -> dict:
         row["mean_hard"] = hard[1:].mean()
         for name, (part, cut) in product(OVER_THE_RUN, PARTS.items()):
             row[f"{name}_{part}"] = np.mean([float(step[name]) for step in steps[cut]])
-    return row | {f"step {step}": shares for step, shares in curve.items()}
+    return row
 
 
 def measure(task: str, seed: int, out: str, arms: list[str]):
@@ -204,10 +213,16 @@ def measure(task: str, seed: int, out: str, arms: list[str]):
         yield head | measures(task, run(task, arm, seed, out))
 
 
-# ---- Tables, tests and a figure, from the CSV alone
-def rows_of(task: str, **head) -> list[dict]:
+def curves(task: str, seed: int, out: str, arms: list[str]):
+    """The same of CURVES."""
+    for arm in arms:
+        yield {"task": task, "arm": arm, "seed": seed} | shares(run(task, arm, seed, out))
+
+
+# ---- Tables, tests and a figure, from the two CSV files alone
+def rows_of(task: str, path: Path = ROWS, **head) -> list[dict]:
     """The rows of a task."""
-    return at(read_rows(ROWS), task=task, **head)
+    return at(read_rows(path), task=task, **head)
 
 
 def differences(rows: list[dict], arm: str, column: str) -> dict[int, float]:
@@ -256,7 +271,7 @@ def table(task: str) -> str:
 
 
 def curve(row: dict) -> np.ndarray:
-    """Sampled accuracy at the steps EVALUATED, the mean over levels."""
+    """Of a row of CURVES: sampled accuracy at the steps EVALUATED, the mean over levels."""
     return np.array([row[f"step {n}"].split() for n in EVALUATED], dtype=float).mean(1)
 
 
@@ -264,8 +279,8 @@ def figure() -> None:
     """Sampled accuracy over the steps, minus grpo's: a line a variant, mean over base models."""
     panels = {}
     for task in ("add", "mul"):
-        curves = {arm: [curve(row) for row in rows_of(task, arm=arm)] for arm in VARIANTS}
-        mean = {arm: 100 * np.mean(curves[arm], 0) for arm in curves}
+        found = {arm: [curve(row) for row in rows_of(task, CURVES, arm=arm)] for arm in VARIANTS}
+        mean = {arm: 100 * np.mean(found[arm], 0) for arm in found}
         panels[f"{task}: accuracy minus grpo's"] = {x: mean[x] - mean["grpo"] for x in mean}
     draw_lines("learning", EVALUATED, panels, xlabel="step", ylabel="points", ylim=(-21, 12))
 
@@ -275,13 +290,14 @@ def main() -> None:
     parser.add_argument("--arms", choices=ARMS, default="variants", help="a set of arms")
     args = parser.parse_args()
     names, tasks, replicates = ARMS[args.arms]
-    jobs = []
-    for seed, task in product(args.seeds or range(1, replicates + 1), args.tasks):
-        there = [row["arm"] for row in rows_of(task, seed=seed)]
-        arms = [arm for arm in names if arm not in there]
-        if arms and task in tasks:
-            jobs.append((task, seed, args.out, arms))
-    fill(ROWS, measure, jobs, args.jobs)
+    for path, yields in ((ROWS, measure), (CURVES, curves)):
+        jobs = []
+        for seed, task in product(args.seeds or range(1, replicates + 1), args.tasks):
+            there = [row["arm"] for row in rows_of(task, path, seed=seed)]
+            arms = [arm for arm in names if arm not in there]
+            if arms and task in tasks:
+                jobs.append((task, seed, args.out, arms))
+        fill(path, yields, jobs, args.jobs)
     tables = [f"\n## {task}\n\n{table(task)}\n" for task in ("add", "mul")]
     publish(ROWS, "\n".join(["# What training brings, minus `grpo`, in points", *tables]))
     figure()

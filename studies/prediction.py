@@ -121,8 +121,8 @@ def times_as_fast(task: str, arm: str) -> list[float]:
     The median over the evaluations at steps 50 to 200; 0 below the base model's accuracy.
     """
     found = []
-    for row in compare.rows_of(task, arm=arm):
-        (reference,) = compare.rows_of(task, arm="grpo", seed=row["seed"])
+    for row in compare.rows_of(task, compare.CURVES, arm=arm):
+        (reference,) = compare.rows_of(task, compare.CURVES, arm="grpo", seed=row["seed"])
         reached = np.maximum.accumulate(compare.curve(reference))
         steps = np.interp(compare.curve(row), reached, compare.EVALUATED)
         found.append(np.median(steps[2:9] / compare.EVALUATED[2:9]))
