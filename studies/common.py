@@ -64,7 +64,8 @@ def write_rows(path: Path, rows: list[dict]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     with open(part, "w", newline="") as file:
-        writer = csv.DictWriter(file, dict.fromkeys(name for row in rows for name in row))
+        names = dict.fromkeys(name for row in rows for name in row)
+        writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         for row in rows:
             writer.writerow({k: f"{x:.5g}" if isinstance(x, float) else x for k, x in row.items()})

@@ -131,7 +131,7 @@ def without_carry(level: int, draw) -> tuple[str, list[int], str]:
 
 
 OTHER_BASES = ("settled", "misconception")
-WITH_MODEL = {f.__name__: f for f in (shuffled_L, substituted, substituted_up)}
+WITH_MODEL = {f.__name__: f for f in (shuffled_L, substituted, substituted_up)}  # take both
 
 
 @cache  # the arms of a seed share it
@@ -214,7 +214,7 @@ def measure(task: str, seed: int, out: str, arms: list[str]):
 
 
 def curves(task: str, seed: int, out: str, arms: list[str]):
-    """The same of CURVES."""
+    """The rows of CURVES of one seed's arms, from the runs that measure() made."""
     for arm in arms:
         yield {"task": task, "arm": arm, "seed": seed} | shares(run(task, arm, seed, out))
 
