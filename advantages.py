@@ -4,14 +4,14 @@ What an advantage is. A prompt gets a group of G sampled responses, and each res
 r_i: 1 if it is correct, else 0. The update pushes every sampled token up in proportion to its
 advantage, and down where that is negative (until the clip in grpo.py stops it). So the advantage
 says which tokens are to be said more often, and by how much. Most variants change nothing else. A
-few do: two change the loss (table LOSS below), `critic` trains a second network, `likelihood` needs
-one more forward pass, and `culling` drops prompts from the training set.
+few do: two change the loss (table LOSS), `critic` trains a second network, `likelihood` needs one
+more forward pass, `culling` drops prompts.
 
 What may be changed. With A_i = r_i the mean push is the gradient of the expected reward. A number
 that does not depend on the response, a baseline, may be subtracted: the probabilities of all
 responses add up to 1 whatever the weights, so pushing all of them alike has no effect on the mean.
 What does depend on the response changes the mean push too: that is a bias (grpo.py has the
-algebra). Dividing by sigma is one; measured, it hardly turns the gradient (docs/gradients.md).
+algebra). Dividing by sigma is one; measured, it hardly turns the gradient.
 
 A group is all-fail (every reward is 0), all-pass (every reward is 1) or mixed. A rollout is what
 was sampled in one training step: P groups, their rewards, and what sampling computed.
@@ -27,10 +27,9 @@ Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabu
     rollout.token_bias (P, G, T): for `critic`;  rollout.answer_likelihood (P, G): for `likelihood`
     mu, sigma         (P, 1)        mean and population standard deviation of a group's rewards
 
-"Reported" is what the source, or an experiment before this project, found on language models.
-Nothing here changes its input, and no gradient flows through an advantage. Positions where the mask
-is False are padding and may hold anything: they are selected away, not multiplied by 0 (0 * NaN is
-NaN).
+"Reported" is what the source, or an experiment before this project, found on language models;
+docs/results.md has what is found here. Nothing here changes its input or takes a gradient. Padding
+may hold anything: it is selected away, not multiplied by 0 (0 * NaN is NaN).
 """
 
 import torch
@@ -48,9 +47,8 @@ def centre(rewards: Tensor) -> Tensor:
 def standardise(rewards: Tensor) -> Tensor:
     """(r_i - mu) / (sigma + eps) within each group (P, G); exactly 0 in a group of equal rewards.
 
-    eps is 1e-6; sigma divides by G. So where a share p of the group is correct, the correct
-    responses get sqrt((1-p)/p) and the incorrect ones -sqrt(p/(1-p)), as in Lemma 4.2 of arXiv
-    2505.18830. Some implementations divide by G - 1.
+    eps is 1e-6; sigma divides by G (some implementations: by G - 1). So with a share p correct the
+    correct responses get sqrt((1-p)/p), the others -sqrt(p/(1-p)): Lemma 4.2, arXiv 2505.18830.
     """
     return centre(rewards) / (rewards.std(1, correction=0, keepdim=True) + 1e-6)
 
@@ -65,11 +63,10 @@ def grpo(rollout: Rollout) -> Tensor:
 
         A_{i,t} = (r_i - mu) / (sigma + eps)
 
-    A response is good if it beats the others of its group: the group's mean is the baseline, the
-    reward to expect, so no second network has to predict it. Dividing by sigma makes lopsided
-    groups, in which nearly all rewards are equal, count more: with one correct response of eight
-    +0.88 and -0.13 become +2.65 and -0.38; with four +0.5 and -0.5 become +1 and -1.
-    All-fail and all-pass groups: all 0.
+    The group's mean is the baseline, so no second network has to predict the reward. Dividing by
+    sigma makes lopsided groups count more: with one correct response of eight +0.88 and -0.13
+    become +2.65 and -0.38, with four +0.5 and -0.5 become +1 and -1. All-fail and all-pass groups:
+    all 0.
     """
     return on_tokens(rollout, standardise(rollout.rewards))
 
@@ -79,9 +76,8 @@ def dr_grpo(rollout: Rollout) -> Tensor:
 
         A_{i,t} = r_i - mu
 
-    Without sigma the sum of |A_i| over a group is in proportion to p(1-p), not to sqrt(p(1-p)), p
-    its share of correct responses: lopsided groups count less than in grpo. All-fail and all-pass
-    groups: all 0.
+    Without sigma lopsided groups count less than in grpo. All-fail and all-pass groups: all 0.
+    Reported: as accurate as grpo, with shorter incorrect responses.
     """
     return on_tokens(rollout, centre(rollout.rewards))
 
@@ -92,9 +88,7 @@ def rloo(rollout: Rollout) -> Tensor:
         A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  (r_i - mu) G / (G - 1)
 
     The baseline is the mean reward of the other responses. It does not depend on y_i, so it leaves
-    the expected gradient as it is. The advantage is that of dr_grpo times G / (G - 1)
-    and the loss divides by the tokens, not by a constant: if runs of the two differ here, the loss
-    may be the cause. All-fail and all-pass groups: all 0.
+    the expected gradient as it is. All-fail and all-pass groups: all 0.
     """
     G = rollout.rewards.size(1)
     return on_tokens(rollout, G / max(G - 1, 1) * centre(rollout.rewards))
@@ -106,8 +100,7 @@ def pos_only(rollout: Rollout) -> Tensor:
         A_{i,t} = max(A_i, 0),   A_i as in grpo
 
     Correct responses are imitated, incorrect ones ignored. All-fail and all-pass groups: all 0.
-    Reported: below grpo (39.84 against 41.14 on average there); a related method, arXiv 2506.01347,
-    loses pass@k at large k.
+    Reported: below grpo (39.84 against 41.14 on average there).
     """
     return on_tokens(rollout, standardise(rollout.rewards).clamp(min=0.0))
 
@@ -118,16 +111,10 @@ def critic(rollout: Rollout) -> Tensor:
         A_{i,t} = A_i + b_phi(y_{i,t}),   A_i as in grpo
 
     The hope: a second network, trained beside the policy (critic_loss), learns which tokens matter.
-    b_phi, phi its weights, is its output just after it has read y_{i,t}, so it judges that token;
-    one position earlier it would not have seen the token yet. It is added in all-fail and all-pass
-    groups too. ValueError if rollout.token_bias is missing. Because b_phi depends on the token, it
-    is no baseline: it adds a bias to the expected gradient, not only variance. It
-    starts from random weights; in the reported experiment the critic was the language model itself
-    with another head.
+    b_phi, phi its weights, is its output just after it has read y_{i,t}. As it depends on the token
+    it is no baseline, but a bias. It is added in all-fail and all-pass groups too.
     Reported: unstable, never better: judging single tokens adds variance, but no signal.
     """
-    if rollout.token_bias is None:
-        raise ValueError("critic needs rollout.token_bias")
     return on_tokens(rollout, standardise(rollout.rewards)[..., None] + rollout.token_bias)
 
 
@@ -136,9 +123,8 @@ def critic_loss(bias: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
 
         loss(phi) = - mean_i A_i sum_t b_phi(y_{i,t})
 
-    A_i is the same on all tokens of i, and the mean is over all responses. b grows on tokens that
-    keep appearing in correct responses. It is linear in b, so nothing bounds b:
-    that is part of what the experiment shows.
+    b grows on tokens that keep appearing in correct responses. The loss is linear in b, so nothing
+    bounds b: that is part of what the experiment shows.
     """
     return -(advantages * bias).masked_fill(~mask, 0.0).sum(-1).mean()
 
@@ -150,9 +136,8 @@ def compensation(rollout: Rollout) -> Tensor:
 
     pi_t is the probability that y_{i,t} was sampled with, pi_max the largest pi_t of the response.
     The hope: seize rare opportunities. Improbable tokens of correct responses count more, at most
-    twice: the factor lies between 1 and 2. All-fail and all-pass groups: all 0.
-    Reported: early divergence, for it acts like an importance weight (grpo.py) for improbable
-    tokens. (Such a weight is unbounded; this factor is not.)
+    twice. All-fail and all-pass groups: all 0.
+    Reported: early divergence; it acts like an importance weight (grpo.py) for improbable tokens.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     logp = rollout.logprobs.masked_fill(~rollout.mask, -torch.inf)
@@ -163,18 +148,13 @@ def compensation(rollout: Rollout) -> Tensor:
 def culling(rollout: Rollout) -> Tensor:
     """Culling solved prompts: experiment 3 of this line of research.
 
-        A_{i,t} = A_i as in grpo; train.py draws no solved prompt again (see solved)
+        A_{i,t} = A_i as in grpo; a prompt whose responses all were correct is not drawn again
 
-    The hope: concentration of force, the whole budget goes to what is not solved yet. So every step
-    still draws as many prompts, however few are left: then most are drawn several times in it.
+    The hope: concentration of force. train.py drops solved prompts; every step still draws as many
+    prompts, however few are left. All-fail and all-pass groups: all 0.
     Reported: no change; a hard prompt stays all-fail even if it is sampled a little more often.
     """
     return grpo(rollout)
-
-
-def solved(rollout: Rollout) -> Tensor:
-    """(P,) bool: the prompts whose G responses are all correct."""
-    return (rollout.rewards == 1).all(1)
 
 
 def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
@@ -182,12 +162,9 @@ def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
 
         A_{i,t} = -c in an all-fail group, else A_i as in grpo
 
-    GRPO gets no gradient from a group that failed altogether: such a group teaches nothing. The
-    hope: pushing its responses down moves probability to answers not tried yet. c is "a small
-    constant, such as 1"; 1 is as much as an incorrect response gets in a group that is half
-    correct. c = 0 is grpo. All-pass groups: all 0. On the mean the push is uphill, for a group
-    fails with probability (1 - p)^G: +c G (1 - p)^(G - 1) grad p, p the chance of a correct
-    response. But its noise grows with c^2.
+    GRPO learns nothing from an all-fail group. The hope: pushing its responses down moves
+    probability to answers not tried yet. c = 1 is as much as an incorrect response gets in a group
+    that is half correct. All-pass groups: all 0.
     Reported: a small, inconclusive gain. The paper of ngrpo, a related method, reports a clear one.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
@@ -199,11 +176,9 @@ def ngrpo(rollout: Rollout) -> Tensor:
 
         A_{i,t} = (r_i - mu') / (sigma' + eps),   mu', sigma' over r_1..r_G and one virtual reward 1
 
-    A correct response is imagined in every group, so the rewards of an all-fail group are not all
-    equal: each response gets -1/sqrt(G). All-pass groups: 0. Mixed ones shift down: with one of
-    eight correct to +1.871 and -0.535. This is the printed equation, whose sigma' divides by G + 1.
-    The authors' code divides by G; it, and the paper's own example, give +1.764 and -0.504. Their
-    script also leaves out all-pass groups.
+    A correct response is imagined in every group. So in an all-fail group each response gets
+    -1/sqrt(G). All-pass groups: all 0. Mixed ones shift down: with one of eight correct to +1.871
+    and -0.535. (The printed equation divides by G + 1, the authors' code by G: +1.764 and -0.504.)
     Reported: better than grpo on mathematics, which confirms the hope of `negative`.
     """
     with_virtual = torch.cat([rollout.rewards, torch.ones_like(rollout.rewards[:, :1])], dim=1)
@@ -215,17 +190,11 @@ def likelihood(rollout: Rollout) -> Tensor:
 
         r_i becomes L_i = pi(true answer | x, reasoning of y_i) in all-fail groups; then as in grpo
 
-    The hope: reasoning is good if it makes the true answer likely. The update still trains the
-    tokens that were sampled, the incorrect answer among them; only their weight changes. The true
-    answer itself is not trained. Mixed and all-pass groups are as in grpo. Dividing by sigma makes
-    small differences of L count like large ones, until sigma comes near eps: with L about 1e-8 the
-    advantages are about 0.01. grpo.answer_likelihood computes L_i; ValueError if
-    rollout.answer_likelihood is missing.
-    Reported: degraded; it joins arbitrary reasoning to a correct answer. (That analysis is about
-    training the true answer behind the response's reasoning, which does not happen here.)
+    The hope: reasoning is good if it makes the true answer likely (grpo.answer_likelihood). What is
+    trained stays the sampled tokens, the incorrect answer among them; only their weight changes.
+    Dividing by sigma makes small differences of L count like large ones. All-pass groups: all 0.
+    Reported: degraded; it joins arbitrary reasoning to a correct answer.
     """
-    if rollout.answer_likelihood is None:
-        raise ValueError("likelihood needs rollout.answer_likelihood")
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     r = torch.where(all_fail, rollout.answer_likelihood, rollout.rewards)
     return on_tokens(rollout, standardise(r))
@@ -241,10 +210,9 @@ def nthr_scores(rollout: Rollout) -> Tensor:
         s_{j,k'} = sum_{i correct} sum_k <g_{i,k}, g_{j,k'}> <h_{i,k}, h_{j,k'}>
 
     g h^T is the gradient of the token's log-probability with respect to the unembedding, and
-    <g, g'><h, h'> the inner product of two such gradients. So a large s_{j,k'} says that making
-    y_{j,k'} less likely would make the correct responses less likely too, as far as the unembedding
-    is concerned: the gradients of all other weights are left out. The double sum need not
-    be formed (section 7.4): its part without j is one matrix per group,
+    <g, g'><h, h'> the inner product of two such gradients. So a large s_{j,k'} says: pushing
+    y_{j,k'} down pushes the correct responses down. The double sum need not be formed (section
+    7.4): its part without j is one matrix,
 
         s_{j,k'} = g_{j,k'}^T M h_{j,k'},    M = sum_{i correct} sum_k g_{i,k} h_{i,k}^T    (V, D)
     """
@@ -261,31 +229,23 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
     """Negative token hidden reward. arXiv 2505.18830, section 5, Algorithm 1.
 
     GRPO pushes down all tokens of an incorrect response, its correct steps too. Correct responses
-    share these steps, so they can become less likely as well (lazy likelihood displacement). NTHR
-    pushes the tokens less that would do this most:
+    share these, so they can become less likely as well (lazy likelihood displacement). The hope:
+    push those tokens less that would do this most.
 
         sbar_i   = mean over the tokens of correct response i of s_{i,k}        s: nthr_scores
         tau      = beta min_{i correct} sbar_i                                  Eq. 8
         selected = tokens of incorrect responses with s_{j,k'} > tau
-        A_{j,k'} = eta A_j if selected, else A_j;   eta = 2 |p - 1/2|           section 7.3
+        A_{j,k'} = eta A_j if selected, else A_j as in grpo; eta = 2 |p - 1/2|  section 7.3
 
-    sbar_i says how strongly the correct responses support a correct one, i; tau is the least of
-    these. A token above it is as entangled with the correct responses as their own tokens are.
-    ("Entangled" does not mean the same characters: s compares gradients.) For example V = 3 and
-    every h is 1; pi is (.2, .4, .4) for the first token and (.1, .3, .6) for the second:
+    p is the share of correct responses; with one or seven of eight correct eta is 0.75. For example
+    V = 3, every h is 1, pi is (.2, .4, .4) for the first token and (.1, .3, .6) for the second:
 
         correct response 0 2:     s = 0.84,  0.14     tau = their mean, 0.49
         incorrect response 0 1:   s = 0.84, -0.56     the first token is selected: p = 1/2, eta = 0
 
     So the incorrect response keeps -1 on its second token and has 0 on the one that both share.
-
-    A_j is as in grpo, p the share of correct responses. eta is the paper's choice, without a
-    derivation (in its ablation 1 - p is better on the 1.5B model, 42.66 against 41.94, and worse on
-    the 3B model, 34.68 against 36.30). At p = 1/2, where A_j is -1, selected tokens are spared
-    wholly; in lopsided groups they are spared little (with one or seven of eight correct eta is
-    0.75). Only mixed groups select; all-fail and all-pass groups are all 0. eta = 1 is grpo. beta =
-    -inf selects all tokens of incorrect responses. sbar_i counts i's influence on itself, for with
-    one correct response there is no other; the paper's text says "other correct responses".
+    sbar_i counts i's influence on itself; beta = -inf selects all tokens of incorrect responses.
+    All-fail and all-pass groups: all 0.
     Reported: mitigates the displacement; +0.8 to +2.4 points on models of 0.5B to 3B parameters.
     """
     s = nthr_scores(rollout)  # (P, G, T)
@@ -301,11 +261,10 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
 
 
 # name -> function, Rollout -> token advantages (P, G, T)
-ALL = (grpo, dr_grpo, rloo, pos_only, critic, compensation, culling, negative)
-ALL += (ngrpo, likelihood, nthr)
+ALL = [grpo, dr_grpo, rloo, pos_only, critic, compensation]
+ALL += [culling, negative, ngrpo, likelihood, nthr]
 VARIANTS = {variant.__name__: variant for variant in ALL}
 
-# What a variant changes about the loss, if the command line does not: settings of grpo.policy_loss.
-# ngrpo: section 4.2 of its paper. The lower bound is nearer to 1, so that pushing down, which its
-# all-fail groups do to all that was sampled, stops earlier than pushing up.
+# What a variant changes about the loss, if the command line does not: settings of grpo.update.
+# ngrpo: section 4.2 of its paper. Pushing down stops earlier than pushing up.
 LOSS = {"ngrpo": {"clip_low": 0.16, "clip_high": 0.24}, "dr_grpo": {"aggregate": "constant"}}

@@ -46,24 +46,19 @@ and the samples of pi_old say less and less about what pi_theta would do. It is 
 with A < 0 whose ratio has grown is pushed down in proportion to the ratio.
 
 Departures from the original, arXiv 2402.03300, and why:
-- The loss is the mean over all response tokens of a rollout, as in DAPO (arXiv 2503.14476), so that
-  tokens of long responses count like others. The original averages each response first:
-  `aggregate="response"`. Dividing by sampled lengths departs from grad J either way; `dr_grpo`
-  divides by a constant.
-- The KL term is off by default, as in DAPO, Dr. GRPO and today's trainers: the reward is exact, so
-  there is no reward model whose errors could be exploited. `kl` > 0 brings it back.
+- The loss is a mean over all response tokens of a rollout, as in DAPO (arXiv 2503.14476), so tokens
+  of long responses count like others. The original is `aggregate="response"`.
+- No KL term unless `kl` > 0, as in DAPO and Dr. GRPO: the reward is exact, there is no reward model
+  whose errors could be exploited. It is the verifier's 0 or 1, with nothing for the format.
 - The clip range may differ below and above; one variant uses that.
-- The reward is the verifier's 0 or 1 (Task.reward): no reward model, no reward for the format.
-- A rollout gives four optimiser steps, each on a mini-batch, a part of its groups; at the first,
-  pi_theta is still pi_old. The original's experiments make one step: `--minibatches 1`.
-- Mini-batches are cut from the groups that have an advantage other than 0. The others have no
-  gradient and are not read. A rollout without any such group makes no optimiser step, for AdamW's
-  momentum would move the weights even then.
-- A token's weight in the loss is 1 / (tokens of the rollout), not of its mini-batch. So the losses
-  of the mini-batches add up to that of the rollout, and each gradient is about a quarter of what it
-  would be otherwise. Otherwise nearly every gradient is longer than 1 and is scaled down: see the
-  next point.
-- A gradient with a norm above 1 is scaled down to norm 1.
+- A rollout gives four optimiser steps, each on a mini-batch of its groups. (At the first, pi_theta
+  is still pi_old.) The original's experiments make one: `minibatches=1`.
+- Groups without an advantage have no gradient and are not read. If there is no other group, there
+  is no optimiser step, for Adam's momentum would move the weights even then.
+- A token counts 1 / (tokens of the rollout), so the losses of the mini-batches add up to that of
+  the rollout. Divided by the mini-batch's own tokens the gradients would be four times as long, and
+  nearly all would be scaled down by the next rule.
+- A gradient with a norm above 1, `max_grad_norm`, is scaled down to that norm.
 """
 
 from dataclasses import dataclass, field, replace
@@ -72,7 +67,7 @@ import torch
 from torch import Tensor
 
 from model import GPT, generate, read_responses
-from tasks import EOS, MARKER, PAD, Problem
+from tasks import EOS, MARKER, PAD, TOKENIZER, Problem
 
 
 @dataclass
@@ -93,50 +88,44 @@ class Rollout:
     prompts: Tensor | None = None  # (P, Lp) int64
     problems: list[Problem] = field(default_factory=list)  # P of them
     texts: list[list[str]] = field(default_factory=list)  # P x G responses, without EOS
-    tokenizer: object = None  # a tokenizers.Tokenizer
 
 
-def encode(tokenizer, texts: list[str], device) -> Tensor:
+def encode(texts: list[str], device) -> Tensor:
     """N texts -> tokens (N, L), padded on the right. One character is one token."""
-    return torch.tensor([e.ids for e in tokenizer.encode_batch(texts)], device=device)
+    return torch.tensor([row.ids for row in TOKENIZER.encode_batch(texts)], device=device)
 
 
-def judge(check, problems: list[Problem], texts: list[list[str]], device="cpu") -> Tensor:
+def judge(check, problems: list[Problem], texts: list[list[str]]) -> Tensor:
     """check(problem, text) of each response, for example Task.reward, as numbers (P, G)."""
-    values = [[float(check(p, text)) for text in group] for p, group in zip(problems, texts)]
-    return torch.tensor(values, device=device)
+    return torch.tensor([[float(check(p, y)) for y in group] for p, group in zip(problems, texts)])
 
 
-def sample_rollout(
-    model, tokenizer, task, problems, group_size, temperature=1, max_new_tokens=None, generator=None
-) -> Rollout:
-    """Samples group_size responses to each of P >= 1 problems and scores them.
+def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=None, generator=None):
+    """Samples G responses to each of P >= 1 problems and scores them. Returns a Rollout.
 
-    model: GPT; tokenizer: tokenizers.Tokenizer; task: Task; problems: list[Problem]; generator:
-    torch.Generator. Temperature 0 is greedy. max_new_tokens: by default the length of the task's
-    longest solution, and one for EOS; a response that is cut off there, before its end-of-sequence
-    token, gets reward 0 whatever it says.
+    model: GPT; task: Task; problems: list[Problem]; generator: torch.Generator or None. Temperature
+    0 is greedy. max_new_tokens: by default the length of the longest solution, and one for EOS; a
+    response that is cut off there, before its end-of-sequence token, gets reward 0 in any case.
     """
+    prompts = encode([problem.prompt for problem in problems], next(model.parameters()).device)
     T = max_new_tokens or len(task.longest.solution) + 1
-    eos = tokenizer.token_to_id(EOS)
-    prompts = encode(tokenizer, [p.prompt for p in problems], next(model.parameters()).device)
-    tokens, mask, probs, h = generate(model, prompts, group_size, T, eos, temperature, generator)
+    eos = TOKENIZER.token_to_id(EOS)
+    tokens, probs, h = generate(model, prompts, G, T, eos, temperature, generator)
+    ends = tokens == eos
+    mask = ends.cumsum(-1) - ends.int() == 0  # no end stands before the token
     logprobs = probs.gather(-1, tokens[..., None])[..., 0].log().masked_fill(~mask, 0.0)
-    groups = [tokenizer.decode_batch(rows) for rows in tokens.tolist()]
-    # What was sampled after the end of a response is cut off.
-    texts = [[text.split(EOS)[0] for text in group] for group in groups]
-    ended = (tokens == eos).any(-1)
-    rewards = judge(task.reward, problems, texts, ended.device) * ended
-    rest = {"prompts": prompts, "problems": problems, "texts": texts, "tokenizer": tokenizer}
-    t = temperature or 1.0  # for greedy responses logprobs and probs are those of temperature 1
-    return Rollout(tokens, mask, rewards, logprobs, probs, h, temperature=t, max_length=T, **rest)
+    texts = [[y.split(EOS)[0] for y in TOKENIZER.decode_batch(rows)] for rows in tokens.tolist()]
+    rewards = judge(task.reward, problems, texts).to(prompts.device) * ends.any(-1)
+    rest = {"prompts": prompts, "problems": problems, "texts": texts, "max_length": T}
+    return Rollout(
+        tokens, mask, rewards, logprobs, probs, h, temperature=temperature or 1.0, **rest
+    )
 
 
 def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:
     """log pi_theta of each response token at the sampling temperature (P, G, T), with gradient.
 
-    Teacher-forced: the logits at t - 1 score token t. Equals rollout.logprobs before any update; 0
-    outside the mask. `groups` selects some of the P.
+    Teacher-forced: the logits at t - 1 score token t. 0 outside the mask. `groups`: some of the P.
     """
     tokens = rollout.tokens[groups]
     h = read_responses(model, rollout.prompts[groups], tokens[..., :-1])  # the last scores nothing
@@ -149,27 +138,23 @@ def answer_likelihood(model: GPT, rollout: Rollout) -> Tensor:
     """L_i = pi_theta(true answer | prompt, the response's own reasoning), (P, G), at temperature 1.
 
     The product of the probabilities of the marker, the true answer's tokens and end-of-sequence,
-    after prompt and reasoning. Reasoning is what stands before the first marker; the whole
-    response if there is none; it may be empty. The marker counts too: would the reasoning stop
-    there? A row and which of its tokens count, _ being padding:
+    after prompt and reasoning. Reasoning is what stands before the first marker, the whole response
+    if there is none. A row and which of its tokens count, _ being padding:
 
         tokens    1 2 , 1 3 , 0 6 #   6 3 2 $ _ _
         counted   0 0 0 0 0 0 0 0 1 1 1 1 1 1 0 0
     """
     pairs = [(p, text) for p, group in zip(rollout.problems, rollout.texts) for text in group]
     texts = [text.split(MARKER)[0] + MARKER + p.answer + EOS for p, text in pairs]
-    tokens = encode(rollout.tokenizer, texts, rollout.mask.device).view(*rollout.rewards.size(), -1)
-    from_marker = (tokens == rollout.tokenizer.token_to_id(MARKER)).cumsum(-1) == 1
-    counted = from_marker & (tokens != rollout.tokenizer.token_to_id(PAD))
+    tokens = encode(texts, rollout.mask.device).view(*rollout.rewards.size(), -1)
+    from_marker = (tokens == TOKENIZER.token_to_id(MARKER)).cumsum(-1) == 1
+    counted = from_marker & (tokens != TOKENIZER.token_to_id(PAD))
     answered = replace(rollout, tokens=tokens, mask=counted, temperature=1.0)
     return response_logprobs(model, answered).sum(-1).exp()
 
 
 def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
-    """b_phi(y_{i,t}), (P, G, T), with gradient: the critic's output after the token.
-
-    There it has just read the token, which it judges. 0 outside the mask.
-    """
+    """b_phi(y_{i,t}), (P, G, T), with gradient: the critic's output when it has read the token."""
     h = read_responses(critic, rollout.prompts, rollout.tokens)[:, :, 1:]  # (P, G, T, D)
     return critic.unembed(h)[..., 0].masked_fill(~rollout.mask, 0.0)
 
@@ -177,128 +162,91 @@ def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
 def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None = None) -> Tensor:
     """What each token counts in the loss: 1 / (B length), (P, G, T); 0 outside the mask.
 
-    B responses; length is the mean of their lengths ("token": all tokens count alike), that of the
-    token's response ("response": all responses count alike), or max_length ("constant"). ValueError
-    for another, and for "constant" without max_length.
+    B responses; length is the mean of their lengths ("token": all tokens of the rollout count
+    alike, as in DAPO), that of the token's response ("response": all responses count alike, as in
+    the original), or max_length ("constant", as in Dr. GRPO, arXiv 2503.20783).
     """
     lengths = mask.sum(-1, keepdim=True).clamp(min=1)  # |y_i|, (P, G, 1)
     length = {"token": lengths.float().mean(), "response": lengths, "constant": max_length}
-    if length.get(aggregate) is None:
-        raise ValueError(f"aggregate: {', '.join(length)} (with max_length), not {aggregate!r}")
     return mask / (lengths.numel() * length[aggregate])
 
 
-def log_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, limit=20.0) -> Tensor:
-    """log (pi_theta / pi_old) of each token (P, G, T); 0 outside the mask.
-
-    Kept within +-20, so that exp() cannot overflow: 0 * inf would be a NaN gradient.
-    """
-    return (logprobs - old_logprobs).masked_fill(~mask, 0.0).clamp(-limit, limit)
-
-
-def clipped_gain(ratio: Tensor, A: Tensor, clip_low: float, clip_high: float) -> tuple:
-    """min(ratio A, clip(ratio) A) of each token, and where the clip stops its gradient (bool).
-
-    The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
-    1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way keeps
-    its gradient, ratio times A times grad ln pi_theta. For example, with A = +1 a token at ratio
-    1.5 has no gradient, at 0.5 it has.
-    """
-    free = ratio * A
-    clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * A
-    return torch.min(free, clipped), clipped < free
-
-
-def policy_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    aggregate: str = "token",
-    max_length: int | None = None,
-) -> Tensor:
+def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2) -> Tensor:
     """The clipped loss, a scalar; all inputs (P, G, T). arXiv 2402.03300, Eq. 3; 2505.18830, Eq. 1.
-
-    This is the loss of a whole rollout; update makes the same sum, one mini-batch after the other.
 
         ratio_{i,t}   = exp(log pi_theta(y_{i,t}) - log pi_old(y_{i,t}))      one per token
         clipped_{i,t} = ratio_{i,t}, but within 1 - clip_low and 1 + clip_high
-        loss          = - sum_{i,t} min(ratio_{i,t} A_{i,t}, clipped_{i,t} A_{i,t}) / sum_i |y_i|
+        loss          = - sum_{i,t} weights_{i,t} min(ratio_{i,t} A_{i,t}, clipped_{i,t} A_{i,t})
 
-    aggregate: "token" (above, as in DAPO), "response" (mean over each response, then over
-    responses: Eq. 3 of the original) or "constant" (sum / (responses x max_length): Dr. GRPO's,
-    arXiv 2503.20783). ValueError for another, and for "constant" without max_length.
+    The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
+    1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way keeps
+    its gradient. weights: those of token_weights; where they are 0, the padding may hold anything.
 
-    Why is it about 0 at the first update? There the ratio is 1, so the loss is
-    -sum_i A_i |y_i| / sum_i |y_i|. If the A_i of a group sum to 0, as in `grpo`, and all responses
-    have one length, the loss is 0. The value means nothing. The gradient does: at the first update
-    it is that of the mean of -A log pi_theta.
+    Why is it about 0 at the first update? There the ratio is 1. If the A_i of a group sum to 0, as
+    in `grpo`, and all responses have one length, their sum is 0. The value means nothing. The
+    gradient does: at ratio 1 it is that of the weighted sum of -A log pi_theta.
     """
-    ratio = log_ratio(logprobs, old_logprobs, mask).exp()
-    gain, _ = clipped_gain(ratio, advantages.masked_fill(~mask, 0.0), clip_low, clip_high)
-    return -(token_weights(mask, aggregate, max_length) * gain).sum()
+    padding = weights == 0
+    # Within exp(-20) and exp(20), for 0 * inf would be a NaN gradient.
+    ratio = (logprobs - old_logprobs).masked_fill(padding, 0.0).clamp(-20, 20).exp()
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    A = A.masked_fill(padding, 0.0)
+    return -(weights * torch.min(ratio * A, clipped * A)).sum()
 
 
 def k3(d: Tensor) -> Tensor:
     """exp(d) - d - 1, d = log q - log p: estimates KL(p || q) from samples of p; never below 0."""
+    d = d.clamp(-20, 20)
     return d.expm1() - d
 
 
-def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.0) -> Tensor:
-    """One optimiser step on the loss. Returns the gradient's norm, before it is scaled down.
+def is_clipped(logprobs, old_logprobs, A, clip_low=0.2, clip_high=0.2) -> Tensor:
+    """Where the clip stops a token's gradient, (P, G, T) bool: where it changes the min."""
+    ratio = (logprobs - old_logprobs).clamp(-20, 20).exp()
+    return ratio.clamp(1 - clip_low, 1 + clip_high) * A < ratio * A
 
-    A gradient with a norm above max_norm is scaled down to it. The optimiser has one group of
-    parameters. FloatingPointError, before the optimiser step, if loss or gradient is not finite.
-    """
+
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.0) -> Tensor:
+    """One optimiser step; scales a gradient down to max_norm if it is longer; returns its norm."""
     optimizer.zero_grad()
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_norm)
-    if not torch.isfinite(loss + norm):
-        raise FloatingPointError(f"not finite: loss {loss:.3g}, gradient norm {norm:.3g}")
     optimizer.step()
     return norm
 
 
-def update(model, optimizer, rollout, A, minibatches=4, kl=0, clip=(0.2, 0.2), aggregate="token"):
+def update(
+    model, optimizer, rollout, A, minibatches=4, aggregate="token", kl=0, max_grad_norm=1.0, **clip
+) -> dict[str, float]:
     """One pass over the rollout, an optimiser step for each mini-batch, which is whole groups.
 
-    A: the advantages (P, G, T), 0 outside the mask; minibatches: their number, or fewer if fewer
-    groups teach; clip: clip_low and clip_high. At fixed weights the losses of the mini-batches add
-    up to the policy_loss of the rollout: what a token counts is decided over all of it. A group
-    whose advantages are all 0 has no gradient and is not read, but its tokens count there. So loss
-    and gradient are those of an update that reads all.
+    A: the advantages (P, G, T), 0 outside the mask. minibatches: their number, or fewer if fewer
+    groups are read. clip: clip_low and clip_high, as of policy_loss. A token counts by the whole
+    rollout, so at fixed weights the losses of the mini-batches add up to the rollout's. kl > 0 adds
+    kl * KL(pi_theta || pi_reference) by k3, with the same weights (arXiv 2402.03300, Eq. 3 and 4).
 
-    kl > 0 adds kl * KL(pi_theta || pi_reference) by k3, token by token, with the same weights, and
-    reads all groups (arXiv 2402.03300, Eq. 3 and 4; on samples of pi_old, as there). Only the value
-    of k3 estimates that KL: its gradient is that of KL(pi_reference || pi_theta) while pi_theta is
-    pi_old.
-
-    Returns a dictionary of numbers, measured before each optimiser step, 0 if there was none:
+    Returns numbers that were measured before each optimiser step, 0 if there was none:
         loss           with the KL term, summed over the mini-batches
         clip_fraction  the share of all tokens whose gradient the clip stopped
-        approx_kl      KL(pi_old || pi_theta) of a token given its prefix, by k3: mean over the
-                       tokens that were read (0 in the first mini-batch); compares no variants
+        approx_kl      KL(pi_old || pi_theta) by k3, mean over the tokens that were read
         grad_norm      before it is scaled down, mean over optimiser steps
-    In both shares a token counts as it does in the loss. FloatingPointError, before the optimiser
-    step, if the loss or the gradient is not finite.
     """
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)
-    # The indices of the groups that have a gradient; with KL all groups have one.
-    teaching = ((A != 0).any(2).any(1) | (kl > 0)).nonzero()[:, 0]
-    parts = [part for part in teaching.tensor_split(minibatches) if len(part)]
-    totals = torch.zeros(4, device=A.device)
+    # Only groups that have a gradient are read. With the KL term every group has one.
+    groups = ((A != 0).any(2).any(1) | (kl > 0)).nonzero()[:, 0]
+    parts = [part for part in groups.tensor_split(minibatches) if len(part)]
+    sums = torch.zeros(4, device=A.device)
     for part in parts:
-        mask = rollout.mask[part]
-        logprobs = response_logprobs(model, rollout, part)
-        d = log_ratio(logprobs, rollout.logprobs[part], mask)
-        gain, stopped = clipped_gain(d.exp(), A[part], *clip)
-        if kl:
-            gain = gain - kl * k3(log_ratio(rollout.reference_logprobs[part], logprobs, mask))
-        loss = -(weights[part] * gain).sum()
-        grad_norm = descend(optimizer, loss)
-        clip_fraction = (weights[part] * stopped).sum() / weights.sum()
-        approx_kl = (weights[part] * k3(d)).sum() / weights[teaching].sum()
-        totals += torch.stack([loss, clip_fraction, approx_kl, grad_norm / len(parts)]).detach()
-    return dict(zip(("loss", "clip_fraction", "approx_kl", "grad_norm"), totals.tolist()))
+        w = weights[part]
+        old = rollout.logprobs[part]
+        logprobs = response_logprobs(model, rollout, part)  # 5
+        loss = policy_loss(logprobs, old, A[part], w, **clip)  # 6
+        if kl > 0:
+            loss = loss + kl * (w * k3(rollout.reference_logprobs[part] - logprobs)).sum()
+        grad_norm = descend(optimizer, loss, max_grad_norm)  # 7
+        # A token that is not read is not stopped: this is a share of all tokens of the rollout.
+        clip_fraction = (w * is_clipped(logprobs, old, A[part], **clip)).sum() / weights.sum()
+        # How far such a token has moved is not known: this is a mean over the tokens that are read.
+        approx_kl = (w * k3(logprobs - old)).sum() / weights[groups].sum()
+        sums += torch.stack([loss, clip_fraction, approx_kl, grad_norm / len(parts)]).detach()
+    return dict(zip(("loss", "clip_fraction", "approx_kl", "grad_norm"), sums.tolist()))

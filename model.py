@@ -2,10 +2,8 @@
 
 The usual transformer: embeddings, pre-norm blocks of causal attention and an MLP, a final norm, an
 unembedding. A column is a position in a row, and a token's position vector is that of its column.
-Rows are padded on the right, and no token looks at columns after its own, so no token of a response
-looks at padding.
-
-All heads share one head of keys and values (multi-query attention, arXiv 1911.02150). Sampling is
+Rows are padded on the right and attention is causal, so no token of a response looks at padding.
+All heads share one head of keys and values (multi-query attention, arXiv 1911.02150): sampling is
 bound by memory, and with four heads this makes the cache four times smaller.
 
 Shapes: P prompts of Lp tokens, G responses each, B = P*G rows, T tokens of a response; L tokens
@@ -17,11 +15,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)), on x (B, L, D).
-
-    The attention is written out. In sampling, on rows as short as these, that is also faster than
-    PyTorch's fused one.
-    """
+    """x + attention(norm(x)), then x + mlp(norm(x)), on x (B, L, D)."""
 
     def __init__(self, D: int, heads: int = 4):
         super().__init__()
@@ -33,19 +27,19 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(D)
         self.mlp = nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D))
 
-    def forward(self, x: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, past: Tensor, causal: Tensor) -> tuple[Tensor, Tensor]:
         """x (B, L, D) holds the L newest of C columns.
 
-        past (B, C - L, 2d): keys and values of the columns before. mask (L, C) is -inf where a
-        token must not look, else 0. Returns the new x, and keys and values of all C columns.
+        past (B, C - L, 2d): keys and values of the columns before. causal (L, C): 0 where a token
+        may look, else -inf. Returns the new x, and keys and values of all C columns.
         """
         B, L, D = x.size()
         q, kv = self.qkv(self.norm1(x)).split([D, 2 * self.d], dim=-1)
-        kv = torch.cat([past, kv], dim=1)
-        k, v = kv.split(self.d, dim=-1)  # (B, C, d)
+        kv = torch.cat([past, kv], dim=1)  # (B, C, 2d)
+        k, v = kv.split(self.d, dim=-1)  # (B, C, d) each
         q = q.reshape(B, L * self.heads, self.d)  # the heads of one token side by side
         scores = q @ k.transpose(1, 2) / self.d**0.5  # (B, L * heads, C)
-        scores = scores.unflatten(1, (L, self.heads)) + mask[:, None]  # (B, L, heads, C)
+        scores = scores.unflatten(1, (L, self.heads)) + causal[:, None]  # (B, L, heads, C)
         y = scores.softmax(-1).flatten(1, 2) @ v  # (B, L * heads, d)
         x = x + self.project(y.view(B, L, D))
         return x + self.mlp(self.norm2(x)), kv
@@ -65,9 +59,8 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.unembed = nn.Linear(width, outputs or vocabulary, bias=False)
-        # As in GPT-2, which also scales some of them down.
-        for weight in (w for w in self.parameters() if w.dim() == 2):
-            nn.init.normal_(weight, std=0.02)
+        for matrix in (weight for weight in self.parameters() if weight.dim() == 2):
+            nn.init.normal_(matrix, std=0.02)  # as in GPT-2, which also scales some of them down
 
     def forward(self, tokens: Tensor, cache: list[Tensor] | None = None) -> tuple[Tensor, list]:
         """Reads tokens (B, L), which stand in the columns after those of the cache.
@@ -80,20 +73,20 @@ class GPT(nn.Module):
         cache = cache or [block.qkv.weight.new_zeros(B, 0, 2 * block.d) for block in self.blocks]
         C = cache[0].size(1) + L
         # Token l stands in column C - L + l; it looks at that column and those before it.
-        mask = torch.full((L, C), -torch.inf, device=tokens.device).triu(C - L + 1)
+        causal = torch.full((L, C), -torch.inf, device=tokens.device).triu(C - L + 1)
         x = self.embed_token(tokens) + self.embed_position.weight[C - L : C]
-        read = []
+        longer = []
         for block, past in zip(self.blocks, cache):
-            x, kv = block(x, past, mask)
-            read.append(kv)
-        return self.norm(x), read
+            x, kv = block(x, past, causal)
+            longer.append(kv)
+        return self.norm(x), longer
 
 
 def read_prompts(model: GPT, prompts: Tensor, G: int) -> tuple[Tensor, list]:
     """Reads each of prompts (P, Lp) but its last token, once for its G responses.
 
-    The last token is left for the next read, because what follows it is the first token of a
-    response. Returns the last tokens (B, 1), and the cache for B = P*G rows.
+    The last token is left for the next read: the hidden vector at it predicts the first token of a
+    response, so every row needs it. Returns the last tokens (B, 1), and the cache for B rows.
     """
     _, cache = model(prompts[:, :-1])
     return prompts[:, -1:].repeat_interleave(G, 0), [kv.repeat_interleave(G, 0) for kv in cache]
@@ -101,24 +94,22 @@ def read_prompts(model: GPT, prompts: Tensor, G: int) -> tuple[Tensor, list]:
 
 @torch.no_grad()
 def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature, rng) -> tuple:
-    """Samples G responses to each of prompts (P, Lp), up to EOS or T tokens each.
+    """Samples G responses to each of prompts (P, Lp), until all have ended, at most T tokens.
 
-    Temperature 0 is greedy; rng is a torch.Generator or None. Returns tokens (P, G, T); mask
-    (P, G, T), True on sampled tokens; and what sampling has computed already: probs (P, G, T, V),
-    those that were sampled from (greedy: of temperature 1), and hidden (P, G, T, D). T shrinks to
-    the longest response. A response that has ended is sampled further, until all have ended; the
-    mask hides this.
+    Temperature 0 is greedy; rng: torch.Generator or None. Returns tokens (P, G, T), and what
+    sampling computed: probs (P, G, T, V), those that were sampled from (greedy: of temperature 1),
+    and hidden (P, G, T, D). A response that has ended is sampled on: after its `eos` is padding.
     """
     token, cache = read_prompts(model, prompts, G)
-    going = torch.ones(len(token), dtype=torch.bool, device=token.device)
+    ended = torch.zeros_like(token, dtype=torch.bool)  # (B, 1)
     sampled = []
     for _ in range(T):
         h, cache = model(token, cache)  # (B, 1, D)
         p = (model.unembed(h[:, 0]) / (temperature or 1.0)).softmax(-1)  # (B, V)
         token = torch.multinomial(p, 1, generator=rng) if temperature else p.argmax(1, keepdim=True)
-        sampled.append((token[:, 0], going, p, h[:, 0]))
-        going = going & (token[:, 0] != eos)
-        if not going.any():
+        sampled.append((token[:, 0], p, h[:, 0]))
+        ended |= token == eos
+        if ended.all():
             break
     # T times (B, ...) -> (P, G, T, ...)
     return tuple(torch.stack(x, dim=1).unflatten(0, (-1, G)) for x in zip(*sampled))

@@ -6,9 +6,8 @@ from the right; a step is the sum of two digits and the carry, written with two 
 
       347+  285=12,13,06# 632    7+5 = 12: write 2, carry 1;  4+8+1 = 13;  3+2+1 = 06
 
-The answer is the last step, followed by the second digits of the other steps, read from right to
-left: 06, then 3, then 2. So the answer can be read off the steps, and a response can be checked in
-three ways:
+The answer is the last step, followed by the second digits of the others, read from right to left:
+06, then 3, then 2. So the answer can be read off the steps. A response is checked in three ways:
 
     response         12,13,06# 632   12,13,06# 642   12,14,06# 642   12,14,06# 632
     reward           1               0               0               1    the answer is correct
@@ -17,11 +16,10 @@ three ways:
 
 The checks compare strings, so any text that a model may write can be judged.
 
-Prompts and steps have their columns. In "add" and "mul" every number is right-aligned in a field of
-fixed width; all prompts of a task are equally long; all steps have two digits; a space stands for
-an answer's leading zero. So step k stands in the same column in every response, and the digits that
-it needs do too: the model can learn where to look. A space is an ordinary token, which the model
-reads and writes like others.
+Prompts and steps have their columns: numbers are right-aligned in fields of fixed width, all steps
+have two digits, a space stands for an answer's leading zero. So step k stands in the same column in
+every response, and the digits that it needs do too: the model can learn where to look. A space is
+an ordinary token.
 """
 
 import zlib
@@ -31,36 +29,39 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 MARKER = "#"  # stands between the steps and the answer
-# If both were one token, a mask that hides padding would also hide the end of a response.
 PAD = "_"
-EOS = "$"
+EOS = "$"  # not PAD: a mask that hides padding would also hide the end of a response
+
+# One character, one token. Other characters raise an exception. A batch is padded on the right.
+CHARACTERS = PAD + EOS + MARKER + "0123456789+*=, "
+TOKENIZER = Tokenizer(models.WordLevel({token: i for i, token in enumerate(CHARACTERS)}))
+TOKENIZER.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+TOKENIZER.decoder = decoders.Fuse()
+TOKENIZER.enable_padding(pad_id=CHARACTERS.index(PAD), pad_token=PAD)
 
 
 # Each of these three functions makes the problems of one task: it draws the numbers of a problem
-# with draw(low, high), low <= number < high, and returns the prompt, the steps and the answer.
-def add(level: int, draw: Callable) -> tuple[str, list[int], str]:
+# with draw(low, high), low <= number < high, and returns the prompt and the steps.
+def add(level: int, draw: Callable) -> tuple[str, list[int]]:
     """School addition of two numbers with `level` digits: 347+285= is worked as 12,13,06."""
     a = draw(10 ** (level - 1), 10**level)
     b = draw(10 ** (level - 1), 10**level)
     digits = zip(reversed(str(a)), reversed(str(b)))
-    steps = carried(int(x) + int(y) for x, y in digits)
-    return f"{a:5}+{b:5}=", steps, f"{a + b:{level + 1}}"
+    return f"{a:5}+{b:5}=", carried(int(x) + int(y) for x, y in digits)
 
 
-def mul(level: int, draw: Callable) -> tuple[str, list[int], str]:
+def mul(level: int, draw: Callable) -> tuple[str, list[int]]:
     """School multiplication of `level` digits by one digit: 347*8= is worked as 56,37,27."""
     a = draw(10 ** (level - 1), 10**level)
     b = draw(2, 10)  # by 0 and 1 there is nothing to do
-    steps = carried(int(x) * b for x in reversed(str(a)))
-    return f"{a:5}*{b}=", steps, f"{a * b:{level + 1}}"
+    return f"{a:5}*{b}=", carried(int(x) * b for x in reversed(str(a)))
 
 
-def running_totals(level: int, draw: Callable) -> tuple[str, list[int], str]:
+def running_totals(level: int, draw: Callable) -> tuple[str, list[int]]:
     """The sum of `level` terms of one digit: 7+8+5= is worked as 15,20."""
     terms = [draw(0, 10) for _ in range(level)]
-    steps = [sum(terms[:k]) for k in range(2, level + 1)]
     prompt = "+".join(str(term) for term in terms) + "="
-    return f"{prompt:16}", steps, f"{sum(terms):2}"
+    return f"{prompt:16}", [sum(terms[:k]) for k in range(2, level + 1)]
 
 
 def carried(columns) -> list[int]:
@@ -72,10 +73,7 @@ def carried(columns) -> list[int]:
 
 
 def from_columns(steps: list[str]) -> str:
-    """The answer that columns give: the last one, then the second digits of those before it.
-
-    12,13,06 gives " 632". A space stands for a leading zero.
-    """
+    """The answer that columns give: the last one, then the second digits of those before it."""
     written = "".join(step[1] for step in reversed(steps[:-1]))
     return f"{int(steps[-1] + written):{2 + len(written)}}"
 
@@ -100,20 +98,15 @@ class Task(NamedTuple):
     levels: range
 
     def problem(self, rng, level: int) -> Problem:
-        """A random problem of that level; rng: numpy.random.Generator.
-
-        No number has a leading zero, except in "sum", whose terms may be 0.
-        """
-        prompt, steps, answer = self.work(level, rng.integers)
-        solution = ",".join(f"{step:02}" for step in steps) + MARKER + answer
-        return Problem(prompt, solution, answer, level)
+        """A random problem of that level; rng: numpy.random.Generator."""
+        prompt, numbers = self.work(level, rng.integers)
+        steps = [f"{number:02}" for number in numbers]
+        answer = self.answer_from(steps)
+        return Problem(prompt, ",".join(steps) + MARKER + answer, answer, level)
 
     @property
     def longest(self) -> Problem:
-        """No problem of this task has a longer prompt, solution or answer.
-
-        Within a level all problems are equally long.
-        """
+        """No problem of this task has a longer prompt, solution or answer."""
         return self.problem(np.random.default_rng(0), self.levels[-1])
 
     def reward(self, problem: Problem, response: str) -> float:
@@ -148,16 +141,3 @@ def held_out(prompt: str) -> bool:
     So the split is the same for every seed, and nothing has to be stored.
     """
     return zlib.crc32(prompt.replace(" ", "").encode()) % 10 == 0
-
-
-def build_tokenizer() -> Tokenizer:
-    """One character, one token; PAD and EOS are two of them. A batch is padded on the right.
-
-    Encoding a character that no task uses raises an exception.
-    """
-    vocabulary = {token: i for i, token in enumerate(PAD + EOS + MARKER + "0123456789+*=, ")}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary))
-    tokenizer.enable_padding(pad_id=vocabulary[PAD], pad_token=PAD)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return tokenizer

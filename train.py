@@ -3,80 +3,84 @@
     base model -> each step: problems -> rollout -> advantages -> update -> metrics -> report
 
 The loop comes first; the numbers beside its lines are those of the README's algorithm. What stands
-around it follows: problems, the base model, measuring, files, the report, the command line. A step
-is a training step: a rollout and the update that learns from it.
+around it follows: problems, the base model, measuring, files, the report, the command line.
 """
 
 import csv
 import json
 import sys
 import time
-import zlib
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from advantages import LOSS, VARIANTS, critic_loss, grpo, solved
+from advantages import LOSS, VARIANTS, critic_loss, grpo
 from grpo import Rollout, answer_likelihood, descend, encode, judge, response_logprobs
 from grpo import sample_rollout, token_bias, update
 from model import GPT
-from tasks import EOS, PAD, TASKS, Problem, Task, build_tokenizer, held_out
+from tasks import EOS, PAD, TASKS, TOKENIZER, Problem, Task, held_out
 
-TOKENIZER = build_tokenizer()
 DRAWS = 1250  # problems of each level, of which some are the same; one in ten is held out
 # The share of correct samples at which the warm-up ends, so low that most is left to learn from
 # rewards; and how much more often it shows a problem than one of the level below.
 WARM_UP = {"add": (0.13, 1.5), "mul": (0.1, 1.0), "sum": (0.4, 0.8)}
 
 
-def train(args, model: GPT, evaluate_every: int = 25, rise: int = 10):
-    """The loop over steps. Yields after each: rollout, advantages (P, G, T), metrics.
-
-    The learning rate is args.lr times the smaller of two lines: one rises to 1 in `rise` steps, one
-    falls to 0 over the run. The numbers beside the lines are those of the README's algorithm.
-    """
+def train(args: Namespace, model: GPT):
+    """The loop over steps. Yields after each: rollout, advantages (P, G, T), metrics."""
     task = TASKS[args.task]
     pool = make_problems(task, held=False)
     order = np.random.default_rng(args.seed)
     rng = torch.Generator(args.device).manual_seed(args.seed)
-    draw = {"temperature": args.temperature, "generator": rng}
-    clip = (args.clip_low, args.clip_high)
-    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0, fused=True)
-    reference = base_model(args).requires_grad_(False) if args.kl else None
-    critic = new_model(args, outputs=1)  # only the variant `critic` uses it
-    critic_optimizer = torch.optim.AdamW(critic.parameters(), args.lr, weight_decay=0.0)
+    sampling = {"temperature": args.temperature, "generator": rng}
+    names = ("minibatches", "clip_low", "clip_high", "aggregate", "kl", "max_grad_norm")
+    settings = {name: getattr(args, name) for name in names}  # of the update
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    if args.variant == "critic":
+        critic = new_model(args, outputs=1).to(args.device)
+        critic_optimizer = torch.optim.Adam(critic.parameters(), args.lr)
+    reference = deepcopy(model).requires_grad_(False)  # for the KL term
     for step in range(1, args.steps + 1):
         started = time.perf_counter()
         batch = [pool[i] for i in order.integers(len(pool), size=args.prompts)]  # 1
-        rollout = sample_rollout(model, TOKENIZER, task, batch, args.group_size, **draw)  # 2, 3
+        rollout = sample_rollout(model, task, batch, args.group_size, **sampling)  # 2, 3
+
+        # What some variants, and the KL term, need besides
         if args.variant == "likelihood":
             rollout.answer_likelihood = answer_likelihood(model, rollout)
         if args.variant == "critic":
-            train_critic(critic, critic_optimizer, rollout)
+            rollout.token_bias = train_critic(critic, critic_optimizer, rollout)
         if args.variant == "culling":  # if no problem is left, all come back
-            gone = {problem for problem, done in zip(batch, solved(rollout)) if done}
-            pool = [p for p in pool if p not in gone] or make_problems(task, held=False)
-        if args.kl:
+            solved = {problem for problem, r in zip(batch, rollout.rewards) if r.min() == 1}
+            pool = [p for p in pool if p not in solved] or make_problems(task, held=False)
+        if args.kl > 0:
             rollout.reference_logprobs = response_logprobs(reference, rollout)
+
         A = VARIANTS[args.variant](rollout)  # 4
-        optimizer.param_groups[0]["lr"] = args.lr * min(step / rise, 1 - (step - 1) / args.steps)
+        # The learning rate rises in ten steps and falls to 0 over the run.
+        optimizer.param_groups[0]["lr"] = args.lr * min(step / 10, 1 - (step - 1) / args.steps)
         row = {"step": step} | rollout_metrics(rollout, A, task)
-        # 5 to 7, then 8
-        row |= update(model, optimizer, rollout, A, args.minibatches, args.kl, clip, args.aggregate)
-        row["seconds"] = time.perf_counter() - started
-        if step % evaluate_every == 0 or step == args.steps:
-            row |= evaluate(model, task, "accuracy", "accuracy_sampled")
+        row |= update(model, optimizer, rollout, A, **settings)  # 5, 6, 7
+        row["seconds"] = time.perf_counter() - started  # 8
+        if not np.isfinite(row["loss"] + row["grad_norm"]):
+            raise FloatingPointError(f"step {step}: loss or gradient not finite; is --lr too high?")
+        if step % 25 == 0 or step == args.steps:
+            row |= evaluate(model, task, "accuracy", temperature=0)
+            row |= evaluate(model, task, "accuracy_sampled", temperature=1)
         yield rollout, A, row
 
 
-def train_critic(critic: GPT, optimizer, rollout: Rollout) -> None:
-    """Fills rollout.token_bias, then makes one optimiser step of the critic."""
+def train_critic(critic: GPT, optimizer: torch.optim.Optimizer, rollout: Rollout) -> torch.Tensor:
+    """The critic's judgement of each token (P, G, T); then one optimiser step of the critic."""
     bias = token_bias(critic, rollout)
     descend(optimizer, critic_loss(bias, grpo(rollout), rollout.mask))
-    rollout.token_bias = bias.detach()
+    return bias.detach()
 
 
 def make_problems(task: Task, held: bool) -> list[Problem]:
@@ -86,155 +90,80 @@ def make_problems(task: Task, held: bool) -> list[Problem]:
     return [problem for problem in dict.fromkeys(draws) if held_out(problem.prompt) == held]
 
 
-def new_model(args, outputs: int | None = None) -> GPT:
-    """A GPT with random weights, of which --base-seed decides."""
+def new_model(args: Namespace, outputs: int | None = None) -> GPT:
+    """A GPT with random weights, of which --base-seed decides; on the processor."""
     # A prompt, a response of full length with EOS and, for `likelihood`, a marker, an answer, EOS.
     columns = sum(len(text) for text in TASKS[args.task].longest[:3]) + 3
     torch.manual_seed(args.base_seed)
-    model = GPT(len(TOKENIZER.get_vocab()), columns, args.layers, args.width, outputs)
+    return GPT(TOKENIZER.get_vocab_size(), columns, args.layers, args.width, outputs)
+
+
+def base_model(args: Namespace) -> GPT:
+    """The base model of these settings. Made on one thread: rounding depends on their number."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = new_model(args)
+    warm_up(model, TASKS[args.task], args.base_seed, *WARM_UP[args.task])
+    torch.set_num_threads(threads)
     return model.to(args.device)
 
 
-def base_model(args) -> GPT:
-    """The base model of these settings: the one kept in args.out, or a new one, which is kept.
-
-    The file's name says what decides about it, the text of tasks.py and model.py included. It holds
-    its own name, so that a renamed one is noticed. OSError if it is damaged or of another model, or
-    if it cannot be kept.
-    """
-    model = new_model(args)
-    code = [Path(__file__).with_name(name).read_text() for name in ("tasks.py", "model.py")]
-    decides = zlib.crc32(repr([WARM_UP[args.task], args.layers, args.width, *code]).encode())
-    path = Path(args.out, f"base-{args.task}-seed{args.base_seed}-{decides:08x}.pt")
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        warm_up(model, TASKS[args.task], *WARM_UP[args.task], args.base_seed, [2e-3] * 2000)
-        save(path, lambda part: torch.save({path.name: model.state_dict()}, part))
-    try:
-        weights = torch.load(path, map_location="cpu", weights_only=True)[path.name]
-        # A weight that is not finite counts as missing.
-        model.load_state_dict({name: w for name, w in weights.items() if w.isfinite().all()})
-    except Exception:  # a damaged file can raise nearly anything
-        raise OSError(f"{path} is damaged, or no base model for these settings; move it away")
-    return model
-
-
-def warm_up(model: GPT, task: Task, share: float, ratio: float, seed: int, rates) -> int:
+def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3) -> int:
     """Supervised learning (SFT) in place: cross-entropy of the solution's tokens and EOS.
 
-    An optimiser step for each learning rate in `rates`, until `share` of the samples for training
-    problems is correct. Returns the number of optimiser steps.
+    Ends when `share` of the samples for training problems is correct, or after `steps` optimiser
+    steps; returns their number. A problem is shown `ratio` times as often as one of the level
+    below. rate: number of the optimiser step, from 1 -> learning rate.
     """
     rng = np.random.default_rng(seed)
     problems = make_problems(task, held=False)
-    weights = ratio ** np.array([p.level for p in problems])
-    texts = [p.prompt + p.solution + EOS for p in problems]
-    rows = encode(TOKENIZER, texts, next(model.parameters()).device)  # (N, L)
+    weights = ratio ** np.array([problem.level for problem in problems])
+    rows = encode([p.prompt + p.solution + EOS for p in problems], "cpu")  # (N, L)
     pad = TOKENIZER.token_to_id(PAD)
     start = len(task.longest.prompt)
-    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0, fused=True)
-    for step, lr in enumerate(tqdm(rates, "supervised warm-up of the base model"), 1):
-        optimizer.param_groups[0]["lr"] = lr
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    for step in tqdm(range(1, steps + 1), "supervised warm-up of the base model"):
+        optimizer.param_groups[0]["lr"] = rate(step)
         batch = rows[rng.choice(len(rows), 64, p=weights / weights.sum())]  # (64, L)
         h, _ = model(batch[:, :-1])
         logits = model.unembed(h[:, start - 1 :]).transpose(1, 2)  # (64, V, L - start)
-        loss = torch.nn.functional.cross_entropy(logits, batch[:, start:], ignore_index=pad)
-        descend(optimizer, loss)
+        descend(optimizer, cross_entropy(logits, batch[:, start:], ignore_index=pad))
         if step % 20 == 0:
-            sampled = sample_rollout(model, TOKENIZER, task, problems[::8], 1)
-            if sampled.rewards.mean() >= share:
+            if sample_rollout(model, task, problems[::8], 1).rewards.mean() >= share:
                 break
     return step
 
 
-def rollout_metrics(rollout: Rollout, advantages: torch.Tensor, task: Task) -> dict[str, float]:
+def rollout_metrics(rollout: Rollout, A: torch.Tensor, task: Task) -> dict[str, float]:
     """Means over groups, responses or tokens; docs/files.md defines each."""
-    values = {"reward": rollout.rewards, "all_fail": (rollout.rewards == 0).all(1)}
-    values["all_pass"] = solved(rollout)
-    values["entropy"] = torch.special.entr(rollout.probs).sum(-1)[rollout.mask]  # nats
-    values["length"] = rollout.mask.sum(-1)
-    values["coherence"] = judge(task.coherent, rollout.problems, rollout.texts)
-    values["steps_correct"] = judge(task.steps_correct, rollout.problems, rollout.texts)
-    values["mean_abs_advantage"] = advantages[rollout.mask].abs()
+    values = {
+        "reward": rollout.rewards,
+        "all_fail": (rollout.rewards == 0).all(1),
+        "all_pass": (rollout.rewards == 1).all(1),
+        "entropy": torch.special.entr(rollout.probs).sum(-1)[rollout.mask],  # nats
+        "length": rollout.mask.sum(-1),
+        "coherence": judge(task.coherent, rollout.problems, rollout.texts),
+        "steps_correct": judge(task.steps_correct, rollout.problems, rollout.texts),
+        "mean_abs_advantage": A[rollout.mask].abs(),
+    }
     return {name: value.float().mean().item() for name, value in values.items()}
 
 
-def evaluate(model: GPT, task: Task, greedy: str, sampled: str, samples: int = 1) -> dict:
-    """Correct responses to the held-out problems, under two names: greedy, and at temperature 1.
+def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int = 1) -> dict:
+    """Correct responses to the held-out problems. Temperature 0 is greedy.
 
     name: their share, the mean over levels; name_by_level: {2: 0.9, ...}; name_steps_correct: of
     the correct responses, the share with all steps correct.
     """
-    found = {}
     problems = make_problems(task, held=True)
+    generator = torch.Generator(next(model.parameters()).device).manual_seed(0)
+    rollout = sample_rollout(model, task, problems, samples, temperature, generator=generator)
+    correct = rollout.rewards.cpu() == 1  # (P, samples)
     levels = torch.tensor([problem.level for problem in problems])
-    rng = torch.Generator(next(model.parameters()).device).manual_seed(0)
-    for name, temperature, G in ((greedy, 0.0, 1), (sampled, 1.0, samples)):
-        rollout = sample_rollout(model, TOKENIZER, task, problems, G, temperature, generator=rng)
-        correct = rollout.rewards.cpu() == 1
-        by_level = {n: round(correct[levels == n].float().mean().item(), 4) for n in task.levels}
-        steps_correct = judge(task.steps_correct, problems, rollout.texts)
-        found[name] = sum(by_level.values()) / len(by_level)
-        found[f"{name}_by_level"] = by_level
-        found[f"{name}_steps_correct"] = steps_correct[correct].mean().nan_to_num().item()
-    return found
-
-
-def run(args, model: GPT) -> None:
-    """One run, from the base model to its files and what is printed."""
-    started = time.perf_counter()
-    folder = Path(args.out, args.name)
-    save(folder / "config.json", lambda part: part.write_text(json.dumps(vars(args), indent=2)))
-    (folder / "summary.json").unlink(missing_ok=True)
-    summary = vars(args) | evaluate(model, TASKS[args.task], "base_accuracy", "base_sampled", 4)
-    seconds = []
-    with open(folder / "metrics.csv", "w", newline="", buffering=1) as file:  # line by line
-        writer = csv.DictWriter(file, COLUMNS.split(), extrasaction="ignore")
-        writer.writeheader()
-        try:
-            for rollout, advantages, row in tqdm(train(args, model), args.variant, args.steps):
-                levels = {k: " ".join(map(str, v.values())) for k, v in row.items() if "level" in k}
-                writer.writerow(row | levels)
-                seconds.append(row["seconds"])
-        except FloatingPointError as error:
-            raise FloatingPointError(f"step {len(seconds) + 1}: {error}; is --lr too high?")
-    save(folder / "model.pt", lambda part: torch.save(model.state_dict(), part))
-    save(folder / "tokenizer.json", lambda part: TOKENIZER.save(str(part)))
-    summary |= evaluate(model, TASKS[args.task], "final_accuracy", "final_sampled", 4)
-    summary["seconds"] = time.perf_counter() - started
-    summary["seconds_per_step"] = float(np.median(seconds or [0]))
-    save(folder / "summary.json", lambda part: part.write_text(json.dumps(summary, indent=2)))
-    if seconds:
-        report(rollout, advantages)
-    for name in ("base_sampled", "final_sampled", "base_accuracy", "final_accuracy"):
-        print(f"{name}: {summary[name]:.1%}, by level {summary[f'{name}_by_level']}")
-    print(f"of the correct with all steps correct: {summary['final_sampled_steps_correct']:.1%}")
-    print(f"The files are in {folder}.")
-
-
-def save(path: Path, write) -> None:
-    """Lets write(part) make a file, then moves it to path: it is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    write(part)
-    part.replace(path)
-
-
-def report(rollout: Rollout, advantages: torch.Tensor) -> None:
-    """Prints the last step's most mixed group with a mark for each advantage, and some mistakes."""
-    i = int((rollout.rewards.mean(1) - 0.5).abs().argmin())
-    print(f"\nResponses to {rollout.problems[i].prompt} ({EOS} is the end). Below each token:")
-    print("* + pushed up, = - pushed down, . neither; * and = are the strongest of their response.")
-    for text, row in zip(rollout.texts[i], advantages[i]):
-        strongest = 0.95 * row.abs().max()
-        # 0, or 1 with the advantage's sign, or 2 if it is one of the strongest
-        sizes = (row.sign() * (1 + (row.abs() >= strongest))).int().tolist()
-        marks = ["=-.+*"[size + 2] for size in sizes]
-        print(f"  {text}{EOS}\n  {''.join(marks[: len(text) + 1])}")
-    print("\nMistakes in the last step:")
-    for p, i in (rollout.rewards == 0).nonzero().tolist()[:5]:
-        prompt, solution, *_ = rollout.problems[p]
-        print(f"  {prompt}{rollout.texts[p][i]}  correct: {solution}")
+    by_level = {n: round(correct[levels == n].float().mean().item(), 4) for n in task.levels}
+    accuracy = sum(by_level.values()) / len(by_level)
+    steps = judge(task.steps_correct, problems, rollout.texts)[correct].mean().nan_to_num().item()
+    return {name: accuracy, f"{name}_by_level": by_level, f"{name}_steps_correct": steps}
 
 
 COLUMNS = """step reward all_fail all_pass entropy length coherence steps_correct mean_abs_advantage
@@ -242,20 +171,66 @@ loss grad_norm clip_fraction approx_kl seconds accuracy accuracy_sampled accurac
 accuracy_sampled_steps_correct"""
 
 
-def number(kind, low, high=10**9, multiple=None):
+def run(args: Namespace, model: GPT | None = None) -> None:
+    """One run, its files and what is printed. model: the base model, else it is made here."""
+    started = time.perf_counter()
+    task = TASKS[args.task]
+    folder = Path(args.out, args.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "metrics.csv", "w", newline="", buffering=1) as file:  # line by line
+        # It is there if and only if the run has finished.
+        (folder / "summary.json").unlink(missing_ok=True)
+        writer = csv.DictWriter(file, COLUMNS.split(), extrasaction="ignore")
+        writer.writeheader()
+        model = model or base_model(args)
+        summary = vars(args) | evaluate(model, task, "base_accuracy", temperature=0)
+        summary |= evaluate(model, task, "base_sampled", temperature=1, samples=4)
+        seconds = []
+        for rollout, A, row in tqdm(train(args, model), args.variant, args.steps):
+            by_level = row.get("accuracy_sampled_by_level", {}).values()
+            row["accuracy_sampled_by_level"] = " ".join(str(share) for share in by_level)
+            writer.writerow(row)
+            seconds.append(row["seconds"])
+    torch.save(model.state_dict(), folder / "model.pt")
+    summary |= evaluate(model, task, "final_accuracy", temperature=0)
+    summary |= evaluate(model, task, "final_sampled", temperature=1, samples=4)
+    summary["seconds"] = time.perf_counter() - started
+    summary["seconds_per_step"] = float(np.median(seconds or [0]))
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2))
+    if seconds:
+        report(rollout, A)
+    for name in ("base_sampled", "final_sampled", "base_accuracy", "final_accuracy"):
+        print(f"{name}: {summary[name]:.1%}, by level {summary[f'{name}_by_level']}")
+    print(f"The files are in {folder}.")
+
+
+def report(rollout: Rollout, A: torch.Tensor) -> None:
+    """Prints the last step's most mixed group with a mark for each advantage, and some mistakes."""
+    i = int((rollout.rewards.mean(1) - 0.5).abs().argmin())
+    print(f"\nResponses to {rollout.problems[i].prompt} ({EOS} is the end). Below each token:")
+    print("* + pushed up, = - pushed down, . neither; * and = are the strongest of their response.")
+    for text, row in zip(rollout.texts[i], A[i]):
+        strong = row.abs() >= 0.95 * row.abs().max()
+        marks = "".join("=-.+*"[2 + int(size)] for size in row.sign() * (1 + strong))
+        print(f"  {text}{EOS}\n  {marks[: len(text) + 1]}")
+    print("\nMistakes in the last step:")
+    for p, i in (rollout.rewards == 0).nonzero().tolist()[:5]:
+        problem = rollout.problems[p]
+        print(f"  {problem.prompt}{rollout.texts[p][i]}  correct: {problem.solution}")
+
+
+def number(kind: type, low: float, high: float = 10**9, multiple: int | None = None):
     """An argparse type: a text becomes a number from low to high."""
 
-    def number(text: str):
-        value = kind(text)
-        if not low <= value <= high or (multiple and value % multiple):
-            raise ValueError
-        return value
+    def convert(text: str):
+        with suppress(ValueError):
+            value = kind(text)
+            if low <= value <= high and not (multiple and value % multiple):
+                return value
+        what = f"multiple of {multiple}" if multiple else kind.__name__
+        raise ArgumentTypeError(f"{text!r} is not allowed: {what} from {low} to {high}")
 
-    # argparse puts this name into its message, for a ValueError of kind(text) too
-    number.__name__ = (
-        f"({f'multiple of {multiple}' if multiple else kind.__name__} from {low} to {high})"
-    )
-    return number
+    return convert
 
 
 def parse_arguments(argv: list[str]) -> Namespace:
@@ -270,6 +245,7 @@ def parse_arguments(argv: list[str]) -> Namespace:
     add("--group-size", type=number(int, 2), default=8, help="responses to each prompt")
     add("--temperature", type=number(float, 1e-3), default=1.0, help="of sampling")
     add("--lr", type=number(float, 1e-12), default=3e-4, help="learning rate: rises, falls to 0")
+    add("--max-grad-norm", type=number(float, 1e-12), default=1.0, help="of the policy's gradient")
     add("--minibatches", type=number(int, 1), default=4, help="optimiser steps on a rollout")
     add("--clip-low", type=number(float, 0, 1), default=0.2, help="the ratio's bound is 1 minus it")
     add("--clip-high", type=number(float, 0), default=0.2, help="its upper bound is 1 plus this")
@@ -281,7 +257,7 @@ def parse_arguments(argv: list[str]) -> Namespace:
     add("--width", type=number(int, 4, 2048, 4), default=64, help="of the GPT, a multiple of 4")
     add("--threads", type=number(int, 1, 1024), default=1, help="of the processor")
     add("--device", choices=devices, default=devices[-1], help="where to compute")
-    add("--out", default="runs", help="folder of all runs and base models")
+    add("--out", default="runs", help="folder of all runs")
     # The variant is parsed first: its own loss is the default where no flag is given.
     cli.set_defaults(**LOSS.get(cli.parse_args(argv).variant, {}))
     args = cli.parse_args(argv)
@@ -292,21 +268,18 @@ def parse_arguments(argv: list[str]) -> Namespace:
     return args
 
 
-def main(argv: list[str]) -> int:
-    """Runs a command line; returns the exit status: 0, 1 (stopped), 2 (bad input), 130 (Ctrl-C)."""
-    torch.set_num_threads(1)  # the warm-up's: rounding depends on the number of threads
+def main(argv: list[str]) -> None:
+    """Runs a command line. SystemExit: 2 (bad line), 1 (stopped by an error), 130 (Ctrl-C)."""
     try:
         args = parse_arguments(argv)
-        model = base_model(args)
         torch.set_num_threads(args.threads)
-        run(args, model)
-    except SystemExit as stop:  # argparse has said why
-        return stop.code
-    except (OSError, FloatingPointError, KeyboardInterrupt) as error:
-        print(f"train.py: error: {str(error) or 'stopped by Ctrl-C'}", file=sys.stderr)
-        return {FloatingPointError: 1, KeyboardInterrupt: 130}.get(type(error), 2)
-    return 0
+        run(args)
+    except (OSError, FloatingPointError) as error:
+        sys.exit(f"train.py: error: {error}")
+    except KeyboardInterrupt:
+        print("train.py: stopped by Ctrl-C", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
