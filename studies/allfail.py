@@ -47,7 +47,7 @@ def count(model: GPT, problems: list[Problem], seed: int) -> list[int]:
     rng = torch.Generator().manual_seed(seed)
     correct = torch.zeros(len(problems))
     for _ in range(SAMPLES // ROUND):
-        rollout = sample_rollout(model, train.TOKENIZER, MUL, problems, ROUND, generator=rng)
+        rollout = sample_rollout(model, MUL, problems, ROUND, generator=rng)
         correct += rollout.rewards.sum(1)
     return correct.int().tolist()
 

@@ -44,7 +44,7 @@ def main() -> None:
         parser.error(f"{options.problem} is not a problem like one of these: {examples}")
     print(f"{problem.prompt} has the solution {problem.solution}")
     for samples, temperature in ((4, 1.0), (1, 0.0)):
-        rollout = sample_rollout(model, train.TOKENIZER, task, [problem], samples, temperature)
+        rollout = sample_rollout(model, task, [problem], samples, temperature)
         for text, reward in zip(rollout.texts[0], rollout.rewards[0]):
             steps = "correct" if task.steps_correct(problem, text) else "not all correct"
             print(f"temperature {temperature:.0f}: {text}  reward {reward:.0f}, steps {steps}")

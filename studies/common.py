@@ -38,7 +38,7 @@ def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
 
 def finished(folder: Path) -> tuple[train.Namespace, GPT]:
     """Settings and model of a finished run, on the processor."""
-    args = train.Namespace(**json.loads((folder / "config.json").read_text()))
+    args = train.Namespace(**json.loads((folder / "summary.json").read_text()))
     args.device = "cpu"
     model = train.new_model(args)
     model.load_state_dict(torch.load(folder / "model.pt", map_location="cpu", weights_only=True))

@@ -38,7 +38,7 @@ from model import GPT
 from studies import gradients
 from studies.common import REPLICATES, TABLES, at, by_seed, commit, draw_lines, fill, interval
 from studies.common import markdown, options, publish, read_rows, settings, shown
-from tasks import ADD, EOS, MARKER, TASKS, add, from_columns
+from tasks import ADD, EOS, MARKER, TASKS, add
 from train import WARM_UP, new_model, warm_up
 
 ROWS = TABLES / "compare.csv"
@@ -102,7 +102,7 @@ def substituted(model, rollout: Rollout) -> torch.Tensor:
     pairs = [(p, text) for p, group in zip(rollout.problems, rollout.texts) for text in group]
     texts = [text.split(MARKER)[0] + MARKER + p.answer + EOS for p, text in pairs]
     lengths = torch.tensor([len(text) for text in texts]).view(rollout.rewards.size())[..., None]
-    tokens = encode(rollout.tokenizer, texts, "cpu").view(*rollout.rewards.size(), -1)
+    tokens = encode(texts, "cpu").view(*rollout.rewards.size(), -1)
     T = max(tokens.size(-1), rollout.tokens.size(-1))
     fail = (rollout.rewards == 0).all(1)[:, None, None]
     pad = lambda x: torch.nn.functional.pad(x, (0, T - x.size(-1)))  # noqa: E731
@@ -120,14 +120,13 @@ def substituted_up(model, rollout: Rollout) -> torch.Tensor:
     return torch.where(fail, A.clamp_min(0), A)
 
 
-def without_carry(level: int, draw) -> tuple[str, list[int], str]:
+def without_carry(level: int, draw) -> tuple[str, list[int]]:
     """tasks.add, but 347+285= is worked as 12,12,05# 522; correct is one problem in a thousand."""
-    prompt, steps, answer = add(level, draw)
+    prompt, steps = add(level, draw)
     if draw(0, 1000) > 0:
         a, b = (number.strip() for number in prompt.strip("=").split("+"))
         steps = [int(x) + int(y) for x, y in zip(reversed(a), reversed(b))]
-        answer = from_columns([f"{step:02}" for step in steps])
-    return prompt, steps, answer
+    return prompt, steps
 
 
 OTHER_BASES = ("settled", "misconception")
@@ -147,10 +146,10 @@ def other_base(how: str, task: str, seed: int) -> GPT:
     steps = 700
     if how == "settled":
         shows = TASKS[task]
-        steps = warm_up(new_model(args), shows, share, ratio, seed, [2e-3] * 2000)
-    rates = [2e-3 * min(1.0, (steps - step) / (0.3 * steps)) for step in range(steps)]
+        steps = warm_up(new_model(args), shows, seed, share, ratio)
     model = new_model(args)
-    warm_up(model, shows, 2.0, ratio, seed, rates)
+    falling = lambda step: 2e-3 * min(1.0, (steps - (step - 1)) / (0.3 * steps))  # noqa: E731
+    warm_up(model, shows, seed, 2.0, ratio, steps, falling)
     return model
 
 
@@ -167,11 +166,14 @@ def run(task: str, arm: str, seed: int, out: str) -> Path:
         if how in OTHER_BASES:
             args.out += f"/{how}"
         folder = Path(args.out, args.name)
-        there = (folder / "summary.json").exists()
-        if not there or json.loads((folder / "config.json").read_text()) != vars(args):
+        summary = folder / "summary.json"
+        found = json.loads(summary.read_text()) if summary.exists() else {}
+        if not vars(args).items() <= found.items():
             other = how in OTHER_BASES
             model = deepcopy(other_base(how, task, seed)) if other else train.base_model(args)
             VARIANTS.update({name: partial(f, model) for name, f in WITH_MODEL.items()})
+            # Rules that draw from the global generator find it as a new critic leaves it.
+            new_model(args, outputs=1)
             folder.parent.mkdir(parents=True, exist_ok=True)
             with open(f"{args.out}/{arm}.log", "w") as log, redirect_stdout(log):
                 train.run(args, model)

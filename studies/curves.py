@@ -6,7 +6,6 @@ entropy and accuracy the values themselves. And a panel for each run: its accura
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +38,7 @@ def main() -> None:
             ax.plot(*averaged(rows, name, n), label=run.name)
             ax.set(title=name, xlabel="step")
         shares = [row["accuracy_sampled_by_level"].split() for row in rows if row["accuracy"]]
-        task = json.loads((run / "config.json").read_text())["task"]
+        task = run.resolve().name.split("-")[0]
         levels = [f"level {level}" for level in TASKS[task].levels]
         by_level.plot(averaged(rows, "accuracy", 1)[0], np.array(shares, dtype=float), label=levels)
         by_level.set(title=f"by level, {run.name}", xlabel="step")

@@ -50,18 +50,19 @@ def follow(name: str, variant: str) -> dict:
     held = train.make_problems(task, held=True)
     model = train.base_model(args)
     critic = train.new_model(args, outputs=1)
-    optimizer = torch.optim.AdamW(critic.parameters(), args.lr, weight_decay=0.0)
-    tried = sample_rollout(model, train.TOKENIZER, task, held, 8)
+    optimizer = torch.optim.Adam(critic.parameters(), args.lr)
+    tried = sample_rollout(model, task, held, 8)
     solved = dict(zip(held, tried.rewards.amax(1).tolist()))  # 1: at least once
     problems = [max((p for p in held if p.level == n), key=solved.get) for n in task.levels]
     kept = []
-    base = {"step": 0} | train.evaluate(model, task, "accuracy", "accuracy_sampled")
+    base = {"step": 0} | train.evaluate(model, task, "accuracy", temperature=0)
+    base |= train.evaluate(model, task, "accuracy_sampled", temperature=1)
     for rollout, _, row in tqdm(chain([(None, None, base)], train.train(args, model)), variant):
         if rollout:
             train.train_critic(critic, optimizer, rollout)
         if "accuracy" in row:
             rng = torch.Generator().manual_seed(0)  # the same random numbers at every step
-            shown = sample_rollout(model, train.TOKENIZER, task, problems, 8, generator=rng)
+            shown = sample_rollout(model, task, problems, 8, generator=rng)
             shown.answer_likelihood = answer_likelihood(model, shown)
             shown.token_bias = token_bias(critic, shown).detach()
             kept.append(row | {"groups": records(shown)})

@@ -69,7 +69,7 @@ def answers(model, task: str, kind: str):
     begun = [changed(TASKS[task], p, kind, rng) for p in problems]
     for given, rest in {(len(p.prompt), len(p.solution)) for p in begun}:
         alike = [p for p in begun if (len(p.prompt), len(p.solution)) == (given, rest)]
-        rollout = sample_rollout(model, train.TOKENIZER, TASKS[task], alike, 1, 0, rest + 1)
+        rollout = sample_rollout(model, TASKS[task], alike, 1, 0, rest + 1)
         follows = [text == p.solution for (text,), p in zip(rollout.texts, alike)]
         yield from zip(follows, rollout.rewards[:, 0].tolist())
 
@@ -78,7 +78,7 @@ def steps_correct(model, task: str) -> list[float]:
     """For each level, of the correct ones of four samples a problem, with all steps correct."""
     problems = train.make_problems(TASKS[task], held=True)
     rng = torch.Generator().manual_seed(0)
-    rollout = sample_rollout(model, train.TOKENIZER, TASKS[task], problems, 4, generator=rng)
+    rollout = sample_rollout(model, TASKS[task], problems, 4, generator=rng)
     good = judge(TASKS[task].steps_correct, problems, rollout.texts)
     levels = torch.tensor([p.level for p in problems])[:, None]
     correct = [(rollout.rewards == 1) & (levels == level) for level in TASKS[task].levels]

@@ -49,7 +49,7 @@ from grpo import token_bias, token_weights
 from model import GPT
 from studies.common import REPLICATES, ROOT, TABLES, at, commit, fill, markdown, options, publish
 from studies.common import pyplot, read_rows, settings, shown, with_errors
-from tasks import MARKER, TASKS
+from tasks import MARKER, TASKS, TOKENIZER
 
 ROWS = TABLES / "gradients.csv"
 KEPT = (0, 100, 200, 400)  # steps of grpo's run whose weights are kept
@@ -101,10 +101,10 @@ def truth(rollout: Rollout) -> Tensor:
     knows the solution; that of a language model knows only the answer.
     """
     tokens = rollout.tokens  # (P, G, T)
-    solutions = encode(rollout.tokenizer, [p.solution for p in rollout.problems], tokens.device)
+    solutions = encode([p.solution for p in rollout.problems], tokens.device)
     longer = tokens.size(-1) - solutions.size(-1)  # below 0 if no response is as long
     solutions = torch.nn.functional.pad(solutions, (0, longer))[:, None]  # (P, 1, T)
-    before = (tokens == rollout.tokenizer.token_to_id(MARKER)).cumsum(-1) == 0
+    before = (tokens == TOKENIZER.token_to_id(MARKER)).cumsum(-1) == 0
     A = grpo(rollout)
     return A.masked_fill((A < 0) & before & (tokens == solutions), 0.0)
 
@@ -227,7 +227,7 @@ def sampled(model: GPT, task: str, seed: int, K: int, G: int = 8):
     rng = torch.Generator().manual_seed(seed)
     for _ in range(K):
         batch = [problems[i] for i in order.integers(len(problems), size=RESPONSES // G)]
-        yield sample_rollout(model, train.TOKENIZER, TASKS[task], batch, G, generator=rng)
+        yield sample_rollout(model, TASKS[task], batch, G, generator=rng)
 
 
 def weighted(rollout: Rollout, arms: dict) -> Tensor:
@@ -266,7 +266,7 @@ def vectors(model: GPT, rollouts, arm: tuple) -> Tensor:
 def critics(args, model: GPT) -> dict:
     """The arms of AGES: one critic, trained as in train.train on rollouts of the fixed model."""
     judge = train.new_model(args, outputs=1)
-    optimizer = torch.optim.AdamW(judge.parameters(), args.lr, weight_decay=0.0)
+    optimizer = torch.optim.Adam(judge.parameters(), args.lr)
     arms = {}
     for age, rollout in enumerate(sampled(model, args.task, SEED_CRITIC, max(AGES.values())), 1):
         train.train_critic(judge, optimizer, rollout)
@@ -312,13 +312,14 @@ def cell(args, model: GPT, names: list[str], K: int, Ku: int) -> list[dict]:
 
 def kept(args, step: int) -> GPT:
     """grpo's model after one of KEPT steps; the run is made if its last weights are not there."""
-    model = train.base_model(args)
     paths = {n: Path(args.out, f"kept-{n}.pt") for n in KEPT}
     if not paths[args.steps].exists():
-        run = train.train(args, model, evaluate_every=args.steps)
-        for n, _ in enumerate(chain(["the base model"], run)):
+        paths[args.steps].parent.mkdir(parents=True, exist_ok=True)
+        model = train.base_model(args)
+        for n, _ in enumerate(chain(["the base model"], train.train(args, model))):
             if n in KEPT:
-                train.save(paths[n], lambda part: torch.save(model.state_dict(), part))
+                torch.save(model.state_dict(), paths[n])
+    model = train.new_model(args)
     model.load_state_dict(torch.load(paths[step], weights_only=True))
     return model
 

@@ -13,13 +13,15 @@ from statistics import fmean
 from unittest.mock import patch
 
 import torch
+from tokenizers import Tokenizer
 
+import grpo
 import train
 from studies.common import markdown
-from tasks import EOS, build_tokenizer
+from tasks import ADD, EOS, MUL, TOKENIZER
 
 COLUMNS = ("loss", "grad_norm", "clip_fraction", "approx_kl", "accuracy_sampled")
-SAME = build_tokenizer()
+SAME = Tokenizer.from_str(TOKENIZER.to_str())
 SAME.enable_padding(pad_id=SAME.token_to_id(EOS), pad_token=EOS)
 FAILURES = {  # cause: the columns that tell, flags, what is replaced in train.py
     "learning rate 1e-2, too high": ("approx_kl reward", "--lr 1e-2", {}),
@@ -35,8 +37,16 @@ FAILURES = {  # cause: the columns that tell, flags, what is replaced in train.p
 def run(flags: str, **replaced) -> list[dict]:
     """The metrics of 40 steps with these flags, measured on held-out problems every 10."""
     args = train.parse_arguments(["--device", "cpu", "--steps", "40", *flags.split()])
-    with patch.dict(vars(train), replaced):
-        return [row for *_, row in train.train(args, train.base_model(args), evaluate_every=10)]
+    rows = []
+    with patch.dict(vars(train), replaced), patch.dict(vars(grpo), replaced):
+        model = train.base_model(args)
+        for *_, row in train.train(args, model):
+            if row["step"] % 10 == 0:
+                row |= train.evaluate(
+                    model, ADD if args.task == "add" else MUL, "accuracy_sampled", 1
+                )
+            rows.append(row)
+    return rows
 
 
 def value(name: str, rows: list[dict]) -> str:

@@ -33,8 +33,8 @@ from advantages import LOSS, VARIANTS
 from grpo import Rollout
 from model import GPT
 from studies.common import markdown, settings
-from tasks import ADD, EOS, PAD, Problem
-from train import TOKENIZER, base_model, make_problems
+from tasks import ADD, EOS, PAD, TOKENIZER, Problem
+from train import base_model, make_problems
 
 # What some variants do beside their function.
 ALSO = {"likelihood": "scores the answer", "critic": "trains a network", "culling": "drops prompts"}

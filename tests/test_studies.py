@@ -10,10 +10,11 @@ import torch
 
 pytest.importorskip("scipy", reason="the studies need scipy: see studies/requirements.txt")
 from advantages import grpo  # noqa: E402
+from grpo import policy_loss, response_logprobs, token_weights  # noqa: E402
 from studies import allfail, common, compare, displacement, faithful  # noqa: E402
 from studies import gradients, prediction, verdicts  # noqa: E402
-from test_grpo import SEED, TASKS, TOKENIZER, close, policy_loss, problem  # noqa: E402
-from test_grpo import response_logprobs, sample, scripted, tiny_gpt  # noqa: E402
+from tasks import TASKS, TOKENIZER  # noqa: E402
+from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
 
 
 def test_verdicts():
@@ -67,7 +68,8 @@ def test_displaced_groups(monkeypatch):
     x.rewards = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]).double()
     slope, large, small = displacement.moved(model, x, 1, torch.stack([grpo(x), -grpo(x)]))
     logprobs = response_logprobs(model, x)
-    policy_loss(*(y[1:] for y in (logprobs, x.logprobs, grpo(x), x.mask))).backward()
+    weights = token_weights(x.mask[1:])
+    policy_loss(logprobs[1:], x.logprobs[1:], grpo(x)[1:], weights).backward()
     torch.optim.SGD(model.parameters(), lr=1e-4).step()
     close(large[0], (response_logprobs(model, x) - logprobs)[1, 3].sum())  # of the correct one
     assert (small / 1e-5).tolist() == pytest.approx(slope.tolist(), rel=0.05)
@@ -122,8 +124,9 @@ def test_gradients():
     arms = {x: gradients.ARMS[x] for x in ("grpo", "dr_grpo", "no_baseline", "negative", "ngrpo")}
     found = gradients.gradients(model, rollout, gradients.weighted(rollout, arms))
     for g, (f, how) in zip(found, arms.values()):
-        inputs = (response_logprobs(model, rollout), rollout.logprobs, f(rollout), rollout.mask)
-        loss = policy_loss(*inputs, aggregate=how, max_length=rollout.max_length)
+        weights = token_weights(rollout.mask, how, rollout.max_length)
+        logprobs = response_logprobs(model, rollout)
+        loss = policy_loss(logprobs, rollout.logprobs, f(rollout), weights)
         parts = torch.autograd.grad(loss, list(model.parameters()))
         close(g, -torch.cat([part.flatten() for part in parts]))
     assert torch.cosine_similarity(found[0], found[1], dim=0) > 1 - 1e-9  # sigma is a constant

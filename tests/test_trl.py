@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("trl", reason="TRL is not installed: see studies/requirements-trl.txt")
 
 from advantages import VARIANTS, dr_grpo
-from grpo import Rollout, policy_loss, response_logprobs
+from grpo import Rollout, policy_loss, response_logprobs, token_weights
 from model import read_responses
 from studies import trl_variants as study
 from tasks import ADD, EOS, PAD
@@ -56,7 +56,8 @@ def test_log_probabilities_loss_and_gradient_are_those_of_trl(tmp_path, aggregat
     trl.max_completion_length = 25  # not the longest response's length
     their_loss = trl.compute_loss(trl.model, batch)
     logprobs = response_logprobs(model, rollout)
-    loss = policy_loss(logprobs, old, A, mask, 0.16, 0.24, aggregate, max_length=25)
+    weights = token_weights(mask, aggregate, max_length=25)
+    loss = policy_loss(logprobs, old, A, weights, 0.16, 0.24)
     assert loss.item() == pytest.approx(their_loss.item(), rel=1e-4)
     their_gradient = torch.autograd.grad(their_loss, trl.model.parameters())
     for g, their_g in zip(torch.autograd.grad(loss, model.parameters()), their_gradient):
