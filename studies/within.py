@@ -1,0 +1,103 @@
+"""Does worth say on which base model a rule helps? python -m studies.within     No run is made.
+
+Of docs/tables/gradients.csv: ln worth at the base model (step 0), and `one` minus grpo's. Of
+docs/tables/compare.csv: the effect, sampled accuracy, mean over the run, minus grpo's on the same
+base model.
+
+Between rules: a point a rule, means over base models. Within: a point for each base model of each
+rule, minus the mean of its rule. Both over the seven variants that are trained as they are measured
+on twelve base models. Beside it H10 again: the rank correlation of `one` with the effect, with
+intervals that resample rules as well as base models. docs/tables/within.md is made from the two
+CSV files alone.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from studies.common import REPLICATES, TABLES, at, by_seed, markdown, publish, read_rows, shown
+from studies.ruler import between, draws, estimate, line, means, resampled, within
+
+EFFECTS = TABLES / "compare.csv"
+GRADIENTS = TABLES / "gradients.csv"
+SEVEN = ["dr_grpo", "pos_only", "compensation", "negative", "ngrpo", "likelihood", "nthr"]
+OTHERS = ["no_baseline", "half", "random_sparing", "truth", "shuffled_L", "shared_prefix"]
+OTHERS += ["prefix_baseline", "negative_0.1", "negative_0.3", "nthr_eta0"]
+MILDER = [arm for arm in (*SEVEN, *OTHERS) if arm != "negative"]
+SETS = {  # of H10: arms of GRADIENTS, arms of EFFECTS. culling has the gradient of grpo
+    "seven variants": (SEVEN, SEVEN),
+    "these and ten others": (SEVEN + OTHERS, SEVEN + OTHERS),
+    "of these without `negative`": (MILDER, MILDER),
+    "the 17, `critic`, `rloo`, `culling`": (
+        [*SEVEN, *OTHERS, "critic_160", "rloo", "grpo"],
+        [*SEVEN, *OTHERS, "critic", "rloo", "culling"],
+    ),
+}
+
+
+def matrix(path: Path, column: str, arms: list[str], **head) -> np.ndarray:
+    """A column of a CSV as (base models, arms); NaN where an arm has no value."""
+    rows = at(read_rows(path), **head)
+    found = [by_seed(rows, column, arm=arm) for arm in arms]
+    seeds = range(1, REPLICATES + 1)
+    return np.array([[values.get(seed, np.nan) for values in found] for seed in seeds])
+
+
+def log_worth(task: str, arms: list[str], step: int = 0) -> np.ndarray:
+    """ln worth (base models, arms) at the weights after a step of grpo's run."""
+    return matrix(GRADIENTS, "log_worth", arms, task=task, step=step)
+
+
+def effects(task: str, arms: list[str]) -> np.ndarray:
+    """Sampled accuracy, mean over the run, minus grpo's (base models, arms)."""
+    found = matrix(EFFECTS, "mean_sampled", ["grpo", *arms], task=task)
+    return found[:, 1:] - found[:, :1]
+
+
+def rank(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Spearman's correlation of the means over base models, in each draw."""
+    return line(*(stats.rankdata(means(z), axis=-1) for z in (x, y)))[0]
+
+
+def table(task: str) -> str:
+    """Correlation and slope between rules, within a rule, and of each rule."""
+    x = log_worth(task, SEVEN)
+    y = effects(task, SEVEN)
+    cells = []
+    for name, rule in (("between rules", between), ("within a rule", within)):
+        (r, slope), (_, rules_too) = (rule(*resampled(x, y, rules)) for rules in (False, True))
+        texts = [shown(estimate(r), 1, ".2f"), *(shown(estimate(z)) for z in (slope, rules_too))]
+        cells.append([name, *texts, ""])
+    spread = ((x - means(x)) ** 2).sum(0)
+    for arm, a, b, part in zip(SEVEN, x.T, y.T, spread / spread.sum()):
+        rows = draws(len(a), np.random.default_rng(0))
+        r, slope = (estimate(z) for z in line(a[rows], b[rows]))
+        cells.append([f"`{arm}`", shown(r, 1, ".2f"), shown(slope), "", f"{part:.0%}"])
+    header = ["", "r", "points a unit of ln worth", "the same, rules resampled too"]
+    return markdown([*header, "share of the spread within"], cells)
+
+
+def rank_table(task: str) -> str:
+    """H10: the rank correlation of each set of arms, with both intervals, and of base models."""
+    cells = []
+    for name, (measured, trained) in SETS.items():
+        x = matrix(GRADIENTS, "one_minus_grpo", measured, task=task, step=0)
+        y = effects(task, trained)
+        both = [estimate(rank(*resampled(x, y, rules))) for rules in (False, True)]
+        alone = [stats.spearmanr(a, b, nan_policy="omit").statistic for a, b in zip(x, y)]
+        reach = sum(r >= 0.7 for r in alone)
+        each = f"{min(alone):.2f} to {max(alone):.2f}; {reach} of {len(alone)} reach 0.7"
+        cells.append([name, *(shown(found, 1, ".2f") for found in both), each])
+    header = ["", "base models resampled", "rules too", "each base model alone"]
+    return markdown(header, cells)
+
+
+if __name__ == "__main__":
+    text = (
+        "# Between rules and within a rule: what the base model says. studies/within.py says how.\n"
+    )
+    for task in ("add", "mul"):
+        text += f"\n## {task}: effect against ln worth\n\n{table(task)}\n"
+        text += f"\n## {task}: H10, rank correlation of effect with `one`\n\n{rank_table(task)}\n"
+    publish(TABLES / "within.csv", text)
