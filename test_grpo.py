@@ -354,7 +354,7 @@ def test_logprobs_are_of_this_position_and_temperature(temperature):
 
 def test_repeat_interleave_keeps_the_responses_of_a_prompt_together():
     """repeat in place of repeat_interleave: a prompt gets the responses to its neighbours."""
-    rollout = sample(tiny_gpt().double(), levels=(2, 3, 4, 5), G=3, temperature=0)
+    rollout = sample(tiny_gpt().double(), (3, 8, 4, 8), G=3, task=SUM, temperature=0)
     first = rollout.probs[:, :, 0]  # greedy: all responses to a prompt are the same
     close(first, first[:, :1].expand(4, 3, V))
     assert not torch.isclose(first[0], first[1]).all()

@@ -73,6 +73,25 @@ def test_the_example_of_nthr():
     close(advantages.nthr(x), torch.tensor([[[1.0, 1.0], [0.0, -1.0]]]), 1e-4)
 
 
+def test_tensors_are_made_where_the_model_is(monkeypatch):
+    """On a GPU a tensor that is made elsewhere stops the run; "meta" plays the other device."""
+    judge = grpo.judge
+
+    def judged(*given):  # on the processor; its result is sent
+        with torch.device("cpu"):
+            return judge(*given)
+
+    monkeypatch.setattr(grpo, "judge", judged)
+    runs = []
+    for device in ("cpu", "meta"):
+        model = tiny_gpt()
+        with torch.device(device):
+            x = sample(model)
+            metrics = grpo.update(model, torch.optim.SGD(model.parameters()), x, x.logprobs)
+            runs.append([x.rewards.tolist(), metrics, grpo.answer_likelihood(model, x).tolist()])
+    assert runs[0] == runs[1]
+
+
 # ---- The tasks
 def test_numbers_are_of_their_level():
     """A task without zeros, or with leading ones, is another task."""

@@ -89,18 +89,35 @@ def test_every_variant_and_task_leaves_the_same_files(variant, task, capsys):
 def test_the_base_model_is_made_on_one_thread_and_always_the_same(monkeypatch):
     """Rounding depends on the threads: variants, or machines, that start from other weights."""
     threads = []
-    warm_up = train.warm_up
-    watched = lambda *given: threads.append(torch.get_num_threads()) or warm_up(*given)  # noqa: E731
-    monkeypatch.setattr(train, "warm_up", watched)
     weights = []
-    for arguments, n in (("--seed 7 --variant nthr --threads 3", 3), ("--seed 8", 1)):
-        arguments += " --steps 0"
+
+    def count(*given):
+        threads.append(torch.get_num_threads())
+        return DEFAULT
+
+    monkeypatch.setattr(train, "warm_up", Mock(wraps=train.warm_up, side_effect=count))
+    for arguments in ("--steps 0 --seed 7 --variant nthr --threads 3", "--steps 0 --seed 8"):
         assert run(arguments) == 0
-        assert torch.get_num_threads() == n
+        threads.append(torch.get_num_threads())
         weights.append(torch.load(folder(arguments) / "model.pt", weights_only=True))
-    assert threads == [1, 1]
+    assert threads == [1, 3, 1, 1]
     close(*weights, 0)
-    assert str(weights[0]) != str(train.base_model(parsed("--base-seed 1")).state_dict())
+    other = train.base_model(parsed("--base-seed 1")).state_dict()
+    assert not torch.equal(other["norm.weight"], weights[0]["norm.weight"])
+
+
+def test_metrics_csv_grows_from_before_the_warm_up(monkeypatch):
+    """A folder that is made after the warm-up; rows that are lost when a run is killed."""
+    lines = []
+
+    def count(*given, **more):
+        lines.append(len((folder() / "metrics.csv").read_text().splitlines()))
+        return DEFAULT
+
+    for name in ("warm_up", "update"):
+        monkeypatch.setattr(train, name, Mock(wraps=getattr(train, name), side_effect=count))
+    assert run() == 0
+    assert lines == [1, 1, 2]
 
 
 def test_what_a_seed_decides():
