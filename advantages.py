@@ -28,8 +28,8 @@ Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabu
     mu, sigma         (P, 1)        mean and population standard deviation of a group's rewards
 
 "Reported" is what the source, or an experiment before this project, found on language models;
-docs/results.md has what is found here. Nothing here changes its input or takes a gradient. Padding
-may hold anything: it is selected away, not multiplied by 0 (0 * NaN is NaN).
+docs/results.md has what is found here. A variant changes no input, and no gradient flows through
+an advantage. Padding may hold anything: it is selected away, not multiplied by 0 (0 * NaN is NaN).
 """
 
 import torch
@@ -220,7 +220,7 @@ def nthr_scores(rollout: Rollout) -> Tensor:
     one_hot = torch.zeros_like(rollout.probs).scatter(-1, tokens[..., None], 1.0)
     g = torch.where(rollout.mask[..., None], one_hot - rollout.probs, 0.0)  # (P, G, T, V)
     h = torch.where(rollout.mask[..., None], rollout.hidden, 0.0)  # (P, G, T, D)
-    g_correct = g * (rollout.rewards == 1)[..., None, None]
+    g_correct = g * (rollout.rewards == 1)[..., None, None]  # (P, G, T, V)
     M = g_correct.flatten(1, 2).transpose(1, 2) @ h.flatten(1, 2)  # (P, V, GT) @ (P, GT, D)
     return ((g @ M[:, None]) * h).sum(-1).detach()  # (P, G, T, D) summed over D; 0 on padding
 
@@ -255,9 +255,9 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
     tau = beta * lowest if beta > -torch.inf else beta  # -inf * negative is +inf
     selected = (s > tau) & (correct.any(1, keepdim=True) & ~correct)[..., None]
     p = correct.to(s.dtype).mean(1)[:, None, None]
-    factor = 2 * (p - 0.5).abs() if eta is None else eta
+    eta = 2 * (p - 0.5).abs() if eta is None else eta
     A = grpo(rollout)
-    return torch.where(selected, factor * A, A)
+    return torch.where(selected, eta * A, A)
 
 
 # name -> function, Rollout -> token advantages (P, G, T)

@@ -23,12 +23,12 @@ A baseline b may be subtracted from r(y) if it does not depend on y:
     E[ b grad ln pi_theta ] = b grad sum_y pi_theta(y | x) = b grad 1 = 0
 
 The expected gradient stays; with b near the expected reward its estimates usually scatter less
-(docs/gradients.md). What does depend on y, such as the output of `critic` for a token of y, is no
-baseline: it adds a term of its own to the expected gradient, a bias. The mean reward of the other
-responses of the group is a baseline. GRPO takes the mean mu of the whole group: r_i - mu =
-(G-1)/G (r_i - mean of the others), so only the scale changes. (PPO trains a second network, the
-value function, to predict b.) Dividing by sigma as well changes the objective: prompts with a small
-sigma count more. The result is the advantage A.
+(docs/gradients.md). What does depend on y is no baseline: it adds a term of its own to the expected
+gradient, a bias. The mean reward of the other responses of the group is a baseline. GRPO takes the
+mean mu of the whole group: r_i - mu = (G-1)/G (r_i - mean of the others), so only the scale
+changes. (PPO trains a second network, the value function, to predict b.) Dividing by sigma, the
+group's standard deviation, changes the objective: prompts with a small sigma count more. The result
+is the advantage A.
 
 After the first optimiser step the samples are still those of pi_old, but the policy has moved.
 Importance sampling corrects an expectation over samples of another distribution:
@@ -67,7 +67,7 @@ import torch
 from torch import Tensor
 
 from model import GPT, generate, read_responses
-from tasks import EOS, MARKER, PAD, TOKENIZER, Problem
+from tasks import EOS, EOS_ID, MARKER, MARKER_ID, PAD_ID, TOKENIZER, Problem
 
 
 @dataclass
@@ -109,17 +109,16 @@ def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=Non
     """
     prompts = encode([problem.prompt for problem in problems], next(model.parameters()).device)
     T = max_new_tokens or len(task.longest.solution) + 1
-    eos = TOKENIZER.token_to_id(EOS)
-    tokens, probs, h = generate(model, prompts, G, T, eos, temperature, generator)
-    ends = tokens == eos
+    tokens, probs, h = generate(model, prompts, G, T, EOS_ID, temperature, generator)
+    ends = tokens == EOS_ID
     mask = ends.cumsum(-1) - ends.int() == 0  # no end stands before the token
     logprobs = probs.gather(-1, tokens[..., None])[..., 0].log().masked_fill(~mask, 0.0)
     texts = [[y.split(EOS)[0] for y in TOKENIZER.decode_batch(rows)] for rows in tokens.tolist()]
+    # A response that was cut off gets 0.
     rewards = judge(task.reward, problems, texts).to(prompts.device) * ends.any(-1)
-    rest = {"prompts": prompts, "problems": problems, "texts": texts, "max_length": T}
-    return Rollout(
-        tokens, mask, rewards, logprobs, probs, h, temperature=temperature or 1.0, **rest
-    )
+    t = temperature or 1.0  # for greedy responses logprobs and probs are those of temperature 1
+    about = {"max_length": T, "prompts": prompts, "problems": problems, "texts": texts}
+    return Rollout(tokens, mask, rewards, logprobs, probs, h, temperature=t, **about)
 
 
 def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:
@@ -147,8 +146,7 @@ def answer_likelihood(model: GPT, rollout: Rollout) -> Tensor:
     pairs = [(p, text) for p, group in zip(rollout.problems, rollout.texts) for text in group]
     texts = [text.split(MARKER)[0] + MARKER + p.answer + EOS for p, text in pairs]
     tokens = encode(texts, rollout.mask.device).view(*rollout.rewards.size(), -1)
-    from_marker = (tokens == TOKENIZER.token_to_id(MARKER)).cumsum(-1) == 1
-    counted = from_marker & (tokens != TOKENIZER.token_to_id(PAD))
+    counted = ((tokens == MARKER_ID).cumsum(-1) == 1) & (tokens != PAD_ID)
     answered = replace(rollout, tokens=tokens, mask=counted, temperature=1.0)
     return response_logprobs(model, answered).sum(-1).exp()
 
@@ -202,7 +200,7 @@ def k3(d: Tensor) -> Tensor:
 
 def is_clipped(logprobs, old_logprobs, A, clip_low=0.2, clip_high=0.2) -> Tensor:
     """Where the clip stops a token's gradient, (P, G, T) bool: where it changes the min."""
-    ratio = (logprobs - old_logprobs).clamp(-20, 20).exp()
+    ratio = (logprobs - old_logprobs).exp()
     return ratio.clamp(1 - clip_low, 1 + clip_high) * A < ratio * A
 
 
@@ -230,6 +228,7 @@ def update(
         clip_fraction  the share of all tokens whose gradient the clip stopped
         approx_kl      KL(pi_old || pi_theta) by k3, mean over the tokens that were read
         grad_norm      before it is scaled down, mean over optimiser steps
+    In both shares a token counts as it does in the loss.
     """
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)
     # Only groups that have a gradient are read. With the KL term every group has one.

@@ -37,10 +37,9 @@ class Block(nn.Module):
         q, kv = self.qkv(self.norm1(x)).split([D, 2 * self.d], dim=-1)
         kv = torch.cat([past, kv], dim=1)  # (B, C, 2d)
         k, v = kv.split(self.d, dim=-1)  # (B, C, d) each
-        q = q.reshape(B, L * self.heads, self.d)  # the heads of one token side by side
+        q = q.reshape(B, L * self.heads, self.d)  # heads are more rows: all share keys and values
         scores = q @ k.transpose(1, 2) / self.d**0.5  # (B, L * heads, C)
-        scores = scores.unflatten(1, (L, self.heads)) + causal[:, None]  # (B, L, heads, C)
-        y = scores.softmax(-1).flatten(1, 2) @ v  # (B, L * heads, d)
+        y = (scores + causal.repeat_interleave(self.heads, 0)).softmax(-1) @ v  # (B, L * heads, d)
         x = x + self.project(y.view(B, L, D))
         return x + self.mlp(self.norm2(x)), kv
 
@@ -67,19 +66,17 @@ class GPT(nn.Module):
 
         cache: for each block the keys and values of the columns before, (B, C - L, 2d); None if
         there are none. Returns the hidden vectors (B, L, D), which the unembedding multiplies, and
-        the cache with the columns of the tokens, (B, C, 2d) for each block.
+        a cache with the columns of the tokens too, (B, C, 2d) for each block.
         """
         B, L = tokens.size()
-        cache = cache or [block.qkv.weight.new_zeros(B, 0, 2 * block.d) for block in self.blocks]
+        cache = list(cache or [self.norm.weight.new_zeros(B, 0, 2 * b.d) for b in self.blocks])
         C = cache[0].size(1) + L
         # Token l stands in column C - L + l; it looks at that column and those before it.
         causal = torch.full((L, C), -torch.inf, device=tokens.device).triu(C - L + 1)
         x = self.embed_token(tokens) + self.embed_position.weight[C - L : C]
-        longer = []
-        for block, past in zip(self.blocks, cache):
-            x, kv = block(x, past, causal)
-            longer.append(kv)
-        return self.norm(x), longer
+        for i, block in enumerate(self.blocks):
+            x, cache[i] = block(x, cache[i], causal)
+        return self.norm(x), cache
 
 
 def read_prompts(model: GPT, prompts: Tensor, G: int) -> tuple[Tensor, list]:

@@ -23,6 +23,7 @@ an ordinary token.
 """
 
 import zlib
+from itertools import accumulate
 from typing import Callable, NamedTuple
 
 import numpy as np
@@ -37,15 +38,15 @@ CHARACTERS = PAD + EOS + MARKER + "0123456789+*=, "
 TOKENIZER = Tokenizer(models.WordLevel({token: i for i, token in enumerate(CHARACTERS)}))
 TOKENIZER.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
 TOKENIZER.decoder = decoders.Fuse()
-TOKENIZER.enable_padding(pad_id=CHARACTERS.index(PAD), pad_token=PAD)
+PAD_ID, EOS_ID, MARKER_ID = map(TOKENIZER.token_to_id, (PAD, EOS, MARKER))
+TOKENIZER.enable_padding(pad_id=PAD_ID, pad_token=PAD)
 
 
 # Each of these three functions makes the problems of one task: it draws the numbers of a problem
 # with draw(low, high), low <= number < high, and returns the prompt and the steps.
 def add(level: int, draw: Callable) -> tuple[str, list[int]]:
     """School addition of two numbers with `level` digits: 347+285= is worked as 12,13,06."""
-    a = draw(10 ** (level - 1), 10**level)
-    b = draw(10 ** (level - 1), 10**level)
+    a, b = (draw(10 ** (level - 1), 10**level) for _ in range(2))
     digits = zip(reversed(str(a)), reversed(str(b)))
     return f"{a:5}+{b:5}=", carried(int(x) + int(y) for x, y in digits)
 
@@ -61,15 +62,12 @@ def running_totals(level: int, draw: Callable) -> tuple[str, list[int]]:
     """The sum of `level` terms of one digit: 7+8+5= is worked as 15,20."""
     terms = [draw(0, 10) for _ in range(level)]
     prompt = "+".join(str(term) for term in terms) + "="
-    return f"{prompt:16}", [sum(terms[:k]) for k in range(2, level + 1)]
+    return f"{prompt:16}", list(accumulate(terms))[1:]
 
 
 def carried(columns) -> list[int]:
     """Adds to each column the carry from the column before: 12, 12, 5 become 12, 13, 6."""
-    steps = [0]
-    for column in columns:
-        steps.append(column + steps[-1] // 10)
-    return steps[1:]
+    return list(accumulate(columns, lambda step, column: column + step // 10))
 
 
 def from_columns(steps: list[str]) -> str:

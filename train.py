@@ -24,7 +24,7 @@ from advantages import LOSS, VARIANTS, critic_loss, grpo
 from grpo import Rollout, answer_likelihood, descend, encode, judge, response_logprobs
 from grpo import sample_rollout, token_bias, update
 from model import GPT
-from tasks import EOS, PAD, TASKS, TOKENIZER, Problem, Task, held_out
+from tasks import EOS, PAD_ID, TASKS, TOKENIZER, Problem, Task, held_out
 
 DRAWS = 1250  # problems of each level, of which some are the same; one in ten is held out
 # The share of correct samples at which the warm-up ends, so low that most is left to learn from
@@ -48,6 +48,8 @@ def train(args: Namespace, model: GPT):
     reference = deepcopy(model).requires_grad_(False)  # for the KL term
     for step in range(1, args.steps + 1):
         started = time.perf_counter()
+        # The learning rate rises in ten steps and falls to 0 over the run.
+        optimizer.param_groups[0]["lr"] = args.lr * min(step / 10, 1 - (step - 1) / args.steps)
         batch = [pool[i] for i in order.integers(len(pool), size=args.prompts)]  # 1
         rollout = sample_rollout(model, task, batch, args.group_size, **sampling)  # 2, 3
 
@@ -56,18 +58,17 @@ def train(args: Namespace, model: GPT):
             rollout.answer_likelihood = answer_likelihood(model, rollout)
         if args.variant == "critic":
             rollout.token_bias = train_critic(critic, critic_optimizer, rollout)
-        if args.variant == "culling":  # if no problem is left, all come back
+        if args.variant == "culling":
             solved = {problem for problem, r in zip(batch, rollout.rewards) if r.min() == 1}
+            # If no problem is left, all come back.
             pool = [p for p in pool if p not in solved] or make_problems(task, held=False)
         if args.kl > 0:
             rollout.reference_logprobs = response_logprobs(reference, rollout)
 
         A = VARIANTS[args.variant](rollout)  # 4
-        # The learning rate rises in ten steps and falls to 0 over the run.
-        optimizer.param_groups[0]["lr"] = args.lr * min(step / 10, 1 - (step - 1) / args.steps)
-        row = {"step": step} | rollout_metrics(rollout, A, task)
-        row |= update(model, optimizer, rollout, A, **settings)  # 5, 6, 7
-        row["seconds"] = time.perf_counter() - started  # 8
+        learned = update(model, optimizer, rollout, A, **settings)  # 5, 6, 7
+        row = {"step": step} | rollout_metrics(rollout, A, task) | learned  # 8
+        row["seconds"] = time.perf_counter() - started
         if not np.isfinite(row["loss"] + row["grad_norm"]):
             raise FloatingPointError(f"step {step}: loss or gradient not finite; is --lr too high?")
         if step % 25 == 0 or step == args.steps:
@@ -91,7 +92,7 @@ def make_problems(task: Task, held: bool) -> list[Problem]:
 
 
 def new_model(args: Namespace, outputs: int | None = None) -> GPT:
-    """A GPT with random weights, of which --base-seed decides; on the processor."""
+    """A GPT with random weights, of which --base-seed decides; on the CPU."""
     # A prompt, a response of full length with EOS and, for `likelihood`, a marker, an answer, EOS.
     columns = sum(len(text) for text in TASKS[args.task].longest[:3]) + 3
     torch.manual_seed(args.base_seed)
@@ -119,7 +120,6 @@ def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3)
     problems = make_problems(task, held=False)
     weights = ratio ** np.array([problem.level for problem in problems])
     rows = encode([p.prompt + p.solution + EOS for p in problems], "cpu")  # (N, L)
-    pad = TOKENIZER.token_to_id(PAD)
     start = len(task.longest.prompt)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     for step in tqdm(range(1, steps + 1), "supervised warm-up of the base model"):
@@ -127,10 +127,9 @@ def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3)
         batch = rows[rng.choice(len(rows), 64, p=weights / weights.sum())]  # (64, L)
         h, _ = model(batch[:, :-1])
         logits = model.unembed(h[:, start - 1 :]).transpose(1, 2)  # (64, V, L - start)
-        descend(optimizer, cross_entropy(logits, batch[:, start:], ignore_index=pad))
-        if step % 20 == 0:
-            if sample_rollout(model, task, problems[::8], 1).rewards.mean() >= share:
-                break
+        descend(optimizer, cross_entropy(logits, batch[:, start:], ignore_index=PAD_ID))
+        if step % 20 == 0 and sample_rollout(model, task, problems[::8], 1).rewards.mean() >= share:
+            break
     return step
 
 
@@ -206,10 +205,10 @@ def run(args: Namespace, model: GPT | None = None) -> None:
 
 def report(rollout: Rollout, A: torch.Tensor) -> None:
     """Prints the last step's most mixed group with a mark for each advantage, and some mistakes."""
-    i = int((rollout.rewards.mean(1) - 0.5).abs().argmin())
-    print(f"\nResponses to {rollout.problems[i].prompt} ({EOS} is the end). Below each token:")
+    p = int((rollout.rewards.mean(1) - 0.5).abs().argmin())
+    print(f"\nResponses to {rollout.problems[p].prompt} ({EOS} is the end). Below each token:")
     print("* + pushed up, = - pushed down, . neither; * and = are the strongest of their response.")
-    for text, row in zip(rollout.texts[i], A[i]):
+    for text, row in zip(rollout.texts[p], A[p]):
         strong = row.abs() >= 0.95 * row.abs().max()
         marks = "".join("=-.+*"[2 + int(size)] for size in row.sign() * (1 + strong))
         print(f"  {text}{EOS}\n  {marks[: len(text) + 1]}")
@@ -247,8 +246,8 @@ def parse_arguments(argv: list[str]) -> Namespace:
     add("--lr", type=number(float, 1e-12), default=3e-4, help="learning rate: rises, falls to 0")
     add("--max-grad-norm", type=number(float, 1e-12), default=1.0, help="of the policy's gradient")
     add("--minibatches", type=number(int, 1), default=4, help="optimiser steps on a rollout")
-    add("--clip-low", type=number(float, 0, 1), default=0.2, help="the ratio's bound is 1 minus it")
-    add("--clip-high", type=number(float, 0), default=0.2, help="its upper bound is 1 plus this")
+    add("--clip-low", type=number(float, 0, 1), default=0.2, help="ratio's lower bound is 1 - this")
+    add("--clip-high", type=number(float, 0), default=0.2, help="ratio's upper bound is 1 + this")
     add("--aggregate", choices=["token", "response", "constant"], default="token", help="a mean")
     add("--kl", type=number(float, 0), default=0.0, help="coefficient of the KL term")
     add("--seed", type=number(int, 0), default=0, help="of the order of problems, and of sampling")
