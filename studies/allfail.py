@@ -24,7 +24,7 @@ from grpo import sample_rollout
 from model import GPT
 from studies.common import TABLES, at, commit, draw_lines, fill, finished, interval, markdown
 from studies.common import options, publish, read_rows, settings, shown, without_rows
-from studies.compare import run
+from studies.runs import run
 from tasks import MUL, Problem
 
 ROWS = TABLES / "allfail.csv"

@@ -60,7 +60,10 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
-    """Writes the rows, whole or not at all, with five digits; what a row does not have is empty."""
+    """Writes the rows, floats with five digits; what a row does not have is empty.
+
+    Other processes may read the file meanwhile: they find the old one or the new one, whole.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     with open(part, "w", newline="") as file:
@@ -103,7 +106,7 @@ def by_seed(rows: list[dict], column: str, **head) -> dict[int, float]:
     return {int(row["seed"]): float(row[column]) for row in there}
 
 
-def interval(values, level: float = 0.95) -> tuple[float, float, float]:
+def interval(values) -> tuple[float, float, float]:
     """Mean and its t interval, NaN NaN if fewer than two values differ; pairs as differences."""
     from scipy import stats  # here, because some studies do without it
 
@@ -111,7 +114,7 @@ def interval(values, level: float = 0.95) -> tuple[float, float, float]:
     mean = float(values.mean())
     if len(values) < 2 or values.std() == 0:
         return mean, float("nan"), float("nan")
-    low, high = stats.t.interval(level, len(values) - 1, mean, stats.sem(values))
+    low, high = stats.t.interval(0.95, len(values) - 1, mean, stats.sem(values))
     return mean, float(low), float(high)
 
 

@@ -5,7 +5,7 @@ the same problems in the same order (culling apart). So differences from grpo ar
 Every run has train.py's settings. --arms names one of these sets:
 
     variants       the eleven variants
-    others         the other arms of studies.gradients, and `substituted`
+    others         the rules of studies.arms that studies.gradients measures, and `substituted`
     controls       random: rewards by a coin. grpo@settled: no steps on a base model whose warm-up
                    had as many optimiser steps, its learning rate falling to 0 in the last 30 %.
                    substituted_up: `substituted` without its pushes down
@@ -20,35 +20,25 @@ docs/learning.png are made from these two files alone.
 """
 
 import json
-from contextlib import redirect_stdout
-from copy import deepcopy
-from dataclasses import replace
-from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
-import torch
 
-import train
-from advantages import LOSS, VARIANTS, grpo, likelihood
-from grpo import Rollout, answer_likelihood, encode, response_logprobs
-from model import GPT
-from studies import gradients
+from advantages import VARIANTS
+from studies.arms import RULES
 from studies.common import REPLICATES, TABLES, at, by_seed, commit, draw_lines, fill, interval
-from studies.common import markdown, options, publish, read_rows, settings, shown
-from tasks import ADD, EOS, MARKER, TASKS, add
-from train import WARM_UP, new_model, warm_up
+from studies.common import markdown, options, publish, read_rows, shown
+from studies.runs import run
+from tasks import TASKS
 
 ROWS = TABLES / "compare.csv"
 CURVES = TABLES / "compare-curves.csv"
-OTHERS = [x for x in gradients.ARMS if x not in VARIANTS]
 FOUR = ("grpo", "pos_only", "nthr", "negative")
 PUSHED = ["negative_0.1", "negative_0.3", "negative", "ngrpo"]
-ARMS = {  # set: its arms, testbeds and number of seeds. "nthr@x" is nthr with something else: x
+ARMS = {  # set: its arms (see studies.runs), testbeds and number of seeds
     "variants": ([*VARIANTS], ["add", "mul"], REPLICATES),
-    "others": ([*OTHERS, "substituted"], ["add", "mul"], 6),
+    "others": ([*RULES, "substituted"], ["add", "mul"], 6),
     "controls": (["random", "grpo@settled", "substituted_up"], ["add"], 6),
     "rates": ([f"{x}@lr{lr}" for x in FOUR for lr in (15e-5, 6e-4)], ["add"], 4),
     "misconception": ([f"{x}@misconception" for x in ("grpo", *PUSHED)], ["add"], 6),
@@ -79,107 +69,7 @@ HYPOTHESES = {  # name: variant, what it expects of variant minus grpo, measure 
 }
 
 
-# ---- Arms that are not variants
-def random_rewards(rollout: Rollout) -> torch.Tensor:
-    """grpo on rewards that a fair coin gives, in place of the verifier's."""
-    coins = torch.rand(rollout.rewards.size(), device=rollout.rewards.device)
-    return grpo(replace(rollout, rewards=(coins < 0.5).float()))
-
-
-def shuffled_L(model, rollout: Rollout) -> torch.Tensor:
-    """The arm of studies.gradients, with L, which train.py computes for `likelihood` alone."""
-    L = answer_likelihood(model, rollout)
-    return gradients.shuffled_L(replace(rollout, answer_likelihood=L))
-
-
-def substituted(model, rollout: Rollout) -> torch.Tensor:
-    """likelihood, but the responses of all-fail groups end with the true answer.
-
-    What stands before the first marker is kept; the marker, the true answer and EOS follow it, and
-    all of it is trained. This changes the rollout itself, which no variant may do.
-    """
-    rollout.answer_likelihood = answer_likelihood(model, rollout)
-    pairs = [(p, text) for p, group in zip(rollout.problems, rollout.texts) for text in group]
-    texts = [text.split(MARKER)[0] + MARKER + p.answer + EOS for p, text in pairs]
-    lengths = torch.tensor([len(text) for text in texts]).view(rollout.rewards.size())[..., None]
-    tokens = encode(texts, "cpu").view(*rollout.rewards.size(), -1)
-    T = max(tokens.size(-1), rollout.tokens.size(-1))
-    fail = (rollout.rewards == 0).all(1)[:, None, None]
-    pad = lambda x: torch.nn.functional.pad(x, (0, T - x.size(-1)))  # noqa: E731
-    rollout.tokens = torch.where(fail, pad(tokens), pad(rollout.tokens))
-    rollout.mask = torch.where(fail, torch.arange(T) < lengths, pad(rollout.mask))
-    rollout.probs = pad(rollout.probs.transpose(2, 3)).transpose(2, 3)
-    rollout.logprobs = response_logprobs(model, rollout).detach()
-    return likelihood(rollout)
-
-
-def substituted_up(model, rollout: Rollout) -> torch.Tensor:
-    """substituted, but nothing is pushed down in all-fail groups: true answers end all texts."""
-    A = substituted(model, rollout)
-    fail = (rollout.rewards == 0).all(1)[:, None, None]
-    return torch.where(fail, A.clamp_min(0), A)
-
-
-def without_carry(level: int, draw) -> tuple[str, list[int]]:
-    """tasks.add, but 347+285= is worked as 12,12,05# 522; correct is one problem in a thousand."""
-    prompt, steps = add(level, draw)
-    if draw(0, 1000) > 0:
-        a, b = (number.strip() for number in prompt.strip("=").split("+"))
-        steps = [int(x) + int(y) for x, y in zip(reversed(a), reversed(b))]
-    return prompt, steps
-
-
-OTHER_BASES = ("settled", "misconception")
-WITH_MODEL = {f.__name__: f for f in (shuffled_L, substituted, substituted_up)}  # take both
-
-
-@cache  # the arms of a seed share it
-def other_base(how: str, task: str, seed: int) -> GPT:
-    """A base model whose warm-up has another end: its learning rate falls to 0 in the last 30 %.
-
-    "settled": as many optimiser steps as train.base_model makes. "misconception": 700 of them, on
-    solutions without carrying.
-    """
-    args = settings(task, seed, "")
-    share, ratio = WARM_UP[task]
-    shows = ADD._replace(work=without_carry)
-    steps = 700
-    if how == "settled":
-        shows = TASKS[task]
-        steps = warm_up(new_model(args), shows, seed, share, ratio)
-    model = new_model(args)
-    falling = lambda step: 2e-3 * min(1.0, (steps - (step - 1)) / (0.3 * steps))  # noqa: E731
-    warm_up(model, shows, seed, 2.0, ratio, steps, falling)
-    return model
-
-
-# ---- Runs and what is kept of them
-def run(task: str, arm: str, seed: int, out: str) -> Path:
-    """The folder of a run of train.py. A run that is not finished is made, its output in a log."""
-    variant, _, how = arm.partition("@")
-    flags = ["--lr", how.removeprefix("lr")] if how.startswith("lr") else []
-    flags += ["--steps", "0"] if how == "settled" else []
-    constant = dict.fromkeys(["no_baseline", "prefix_baseline"], {"aggregate": "constant"})
-    functions = gradients.FUNCTIONS | {"random": random_rewards} | WITH_MODEL
-    with patch.dict(VARIANTS, functions), patch.dict(LOSS, constant):
-        args = settings(task, seed, out, "--variant", variant, *flags)
-        if how in OTHER_BASES:
-            args.out += f"/{how}"
-        folder = Path(args.out, args.name)
-        summary = folder / "summary.json"
-        found = json.loads(summary.read_text()) if summary.exists() else {}
-        if not vars(args).items() <= found.items():
-            other = how in OTHER_BASES
-            model = deepcopy(other_base(how, task, seed)) if other else train.base_model(args)
-            VARIANTS.update({name: partial(f, model) for name, f in WITH_MODEL.items()})
-            # Rules that draw from the global generator find it as a new critic leaves it.
-            new_model(args, outputs=1)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with open(f"{args.out}/{arm}.log", "w") as log, redirect_stdout(log):
-                train.run(args, model)
-    return folder
-
-
+# ---- What is kept of a run
 def shares(done: Path) -> dict[str, str]:
     """Sampled accuracy by level, separated by spaces, before ("step 0") and at each evaluation."""
     summary = json.loads((done / "summary.json").read_text())
@@ -241,17 +131,15 @@ def gain(rows: list[dict], column: str) -> float:
     return run - base
 
 
-def tests() -> list[tuple]:
+def tests():
     """H1 to H7 on both testbeds, for studies.verdicts. The margin is a tenth of grpo's own gain."""
-    found = []
     for name, (variant, direction, *measured) in HYPOTHESES.items():
         for task, column in zip(("add", "mul"), measured):
             rows = rows_of(task)
             margin = 0.02 if column == "coherence_all" else gain(rows, column) / 10
             what = f"`{variant}`, {task}, {MEASURES[column]}"
             effects = [*differences(rows, variant, column).values()]
-            found.append((name, what, effects, direction, margin))
-    return found
+            yield name, what, effects, direction, margin
 
 
 def cell(rows: list[dict], arm: str, column: str) -> str:

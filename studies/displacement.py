@@ -1,7 +1,7 @@
 """Does a step make correct responses less likely? python -m studies.displacement [--seeds 1 2]
 
 Lazy likelihood displacement, arXiv 2505.18830: pushing incorrect responses down can drag correct
-ones along. Along grpo's run, at steps 0, 100, 200 and 400 (studies.gradients keeps the weights),
+ones along. Along grpo's run, at steps 0, 100, 200 and 400 (studies.runs keeps the weights),
 100 mixed groups each. For each group and arm, anew from these weights: g is the direction of an
 update on this group alone, minus the gradient of its loss; N+ is the number of correct responses i;
 
@@ -31,7 +31,8 @@ from grpo import Rollout, response_logprobs
 from model import GPT
 from studies.common import REPLICATES, TABLES, at, commit, draw_lines, fill, interval, markdown
 from studies.common import options, publish, read_rows, settings, shown, without_rows
-from studies.gradients import FUNCTIONS, KEPT, gradient, kept, sampled
+from studies.gradients import FUNCTIONS, gradient, sampled
+from studies.runs import KEPT, kept
 
 ROWS = TABLES / "displacement.csv"
 ARMS = ("grpo", "pos_only", "nthr", "nthr_eta0", "half", "random_sparing")
@@ -120,14 +121,12 @@ def shares(task: str, arm: str, step: int, column="slope", least=1) -> dict[int,
     return found
 
 
-def tests() -> list[tuple]:
+def tests():
     """H8 on add, for studies.verdicts. The margin is 3 points."""
-    found = []
     for name, (arm, step, other, before, direction) in TESTS.items():
         a, b = (shares("add", x, n) for x, n in ((arm, step), (other, before)))
         what = f"`{arm}`, step {step}, minus `{other}`, step {before}, displaced groups of add"
-        found.append((name, what, [a[seed] - b[seed] for seed in a], direction, 0.03))
-    return found
+        yield name, what, [a[seed] - b[seed] for seed in a], direction, 0.03
 
 
 def table(task: str) -> str:

@@ -34,7 +34,7 @@ from grpo import judge, sample_rollout
 from studies.common import REPLICATES, ROOT, TABLES, by_seed, commit, fill, finished, interval
 from studies.common import markdown, options, publish, pyplot, read_rows, settings, shown
 from studies.common import without_rows
-from studies.compare import run
+from studies.runs import run
 from tasks import MARKER, SUM, TASKS, Problem, Task
 
 ROWS = TABLES / "faithful.csv"
@@ -104,15 +104,13 @@ def column(task: str, model: str, name: str) -> dict[int, float]:
     return by_seed(read_rows(ROWS), name, task=task, model=model)
 
 
-def tests() -> list[tuple]:
+def tests():
     """H9, for studies.verdicts: the change of steps_correct, plus the limit that it has."""
-    found = []
     for task, (limit, direction) in EXPECTED.items():
         before, after = (column(task, model, "steps_correct") for model in MODELS)
         effects = [after[seed] - before[seed] + limit for seed in after]
         what = f"{task}: change of all steps correct, plus {100 * limit:.0f}"
-        found.append(("H9", what, effects, direction, 0.0))
-    return found
+        yield "H9", what, effects, direction, 0.0
 
 
 def table() -> str:

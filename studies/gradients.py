@@ -32,191 +32,43 @@ runs are kept in --out as kept-<step>.pt; remove them when the core has changed.
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from itertools import chain, product
-from pathlib import Path
+from itertools import product
 
 import numpy as np
 import torch
-from scipy import optimize, stats
+from scipy import stats
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 
 import train
-from advantages import LOSS, VARIANTS, critic, grpo, likelihood, negative, nthr, on_tokens, rloo
-from grpo import Rollout, answer_likelihood, encode, response_logprobs, sample_rollout
+from advantages import LOSS, VARIANTS, critic, rloo
+from grpo import Rollout, answer_likelihood, response_logprobs, sample_rollout
 from grpo import token_bias, token_weights
 from model import GPT
+from studies.arms import RULES, RULES_LOSS
 from studies.common import REPLICATES, ROOT, TABLES, at, commit, fill, markdown, options, publish
 from studies.common import pyplot, read_rows, settings, shown, with_errors
-from tasks import MARKER, TASKS, TOKENIZER
+from studies.measures import measures, replicates, resampled
+from studies.runs import kept
+from tasks import TASKS
 
 ROWS = TABLES / "gradients.csv"
-KEPT = (0, 100, 200, 400)  # steps of grpo's run whose weights are kept
-STEPS = (0, 100, 400)  # those that are measured here
+STEPS = (0, 100, 400)  # of grpo's run, whose weights are measured
 ROLLOUTS = (80, 160)  # K and K'. A rollout of half B is cheap: it has one arm
 OWN = (50, 100)  # the same for a variant of one's own
 RESPONSES = 512  # of a rollout
-CONSTANT = ("rloo", "no_baseline", "prefix_baseline")  # arms with this denominator, as in dr_grpo
 SIZES = {f"grpo_G{G}": G for G in (2, 4, 16, 32, 64)}  # arms at step 0: other group sizes
 AGES = {f"critic_{age}": age for age in (10, 40, 160)}  # arms: updates of the critic
 SCALED = (1, 2)  # base seeds of the look at AdamW's scaling
 COLUMNS = {"one": ".3f", "one_minus_grpo": "+.3f", "bias": ".2f", "signal": ".3f"}
 COLUMNS |= {"log_worth": ".2f", "spared": ".2f"}
 SEED_A, SEED_B, SEED_CRITIC = 1001, 1002, 1003  # of rollouts; no run of training has these
-
-
-# ---- The arms that are no variants: functions of a rollout, as in advantages.py
-def no_baseline(rollout: Rollout) -> Tensor:
-    """A = r. All-pass groups are pushed up too."""
-    return on_tokens(rollout, rollout.rewards)
-
-
-def half(rollout: Rollout) -> Tensor:
-    """grpo with its negative advantages halved."""
-    A = grpo(rollout)
-    return torch.where(A < 0, A / 2, A)
-
-
-def random_sparing(rollout: Rollout) -> Tensor:
-    """grpo, but as many tokens get 0 as nthr selects, and none of those.
-
-    Each token that nthr selects has one partner: another token with A < 0 of the rollout, with 1 -
-    pi near its own. The sum of the differences is the least possible. If there are fewer such
-    tokens than nthr selects, all are partners.
-    """
-    A = grpo(rollout)
-    selected = (A < 0) & (nthr(rollout, eta=0.0) == 0)
-    others = (A < 0) & ~selected
-    pi = rollout.logprobs.exp()
-    _, partners = optimize.linear_sum_assignment((pi[selected][:, None] - pi[others]).abs().cpu())
-    A.view(-1)[others.flatten().nonzero()[partners, 0]] = 0.0
-    return A
-
-
-def truth(rollout: Rollout) -> Tensor:
-    """grpo, but what is correct in incorrect responses gets 0. An oracle.
-
-    Correct is a token before the marker that the solution has in the same place. Here the verifier
-    knows the solution; that of a language model knows only the answer.
-    """
-    tokens = rollout.tokens  # (P, G, T)
-    solutions = encode([p.solution for p in rollout.problems], tokens.device)
-    longer = tokens.size(-1) - solutions.size(-1)  # below 0 if no response is as long
-    solutions = torch.nn.functional.pad(solutions, (0, longer))[:, None]  # (P, 1, T)
-    before = (tokens == TOKENIZER.token_to_id(MARKER)).cumsum(-1) == 0
-    A = grpo(rollout)
-    return A.masked_fill((A < 0) & before & (tokens == solutions), 0.0)
-
-
-def shuffled_L(rollout: Rollout) -> Tensor:
-    """likelihood with the L of each all-fail group in random order: the same sizes, no meaning."""
-    order = torch.rand_like(rollout.rewards).argsort(1)
-    L = rollout.answer_likelihood.gather(1, order)
-    return likelihood(replace(rollout, answer_likelihood=L))
-
-
-def alike(rollout: Rollout) -> Tensor:
-    """Whether responses i and j of a group have the same tokens up to t, (P, G, G, T)."""
-    return (rollout.tokens[:, :, None] == rollout.tokens[:, None]).cumprod(-1).bool()
-
-
-def shared_prefix(rollout: Rollout) -> Tensor:
-    """grpo, but 0 for tokens of an incorrect response as long as a correct one is the same."""
-    correct = (rollout.rewards == 1)[:, None, :, None]
-    A = grpo(rollout)
-    return A.masked_fill((A < 0) & (alike(rollout) & correct).any(2), 0.0)
-
-
-def prefix_baseline(rollout: Rollout) -> Tensor:
-    """A_{i,t} = r_i - the mean reward of the other responses that are the same before t.
-
-    If there are none, of all others, as in rloo. This baseline does not depend on y_{i,t} or on
-    what follows, so it adds no bias (grpo.py); but it is a mean of fewer rewards.
-    """
-    G = rollout.rewards.size(1)
-    others = ~torch.eye(G, dtype=torch.bool, device=rollout.mask.device)[..., None]  # (G, G, 1)
-    before = torch.nn.functional.pad(alike(rollout)[..., :-1], (1, 0), value=True) & others
-    counted = torch.where(before.any(2, keepdim=True), before, others).float()  # (P, G, G, T)
-    r = rollout.rewards[:, None, :, None]
-    baseline = (counted * r).sum(2) / counted.sum(2)  # (P, G, T)
-    return on_tokens(rollout, rollout.rewards[..., None] - baseline)
-
-
-def judged_by(model: GPT, rollout: Rollout) -> Tensor:
-    """critic, with this model as it is."""
-    return critic(replace(rollout, token_bias=token_bias(model, rollout)))
-
-
-FUNCTIONS = {name: f for name, f in VARIANTS.items() if name not in ("critic", "culling")}
-FUNCTIONS |= {f.__name__: f for f in (no_baseline, half, random_sparing, truth, shuffled_L)}
-FUNCTIONS |= {f.__name__: f for f in (shared_prefix, prefix_baseline)}  # the two invented ones
-FUNCTIONS |= {f"negative_{c}": partial(negative, c=c) for c in (0.1, 0.3)}
-FUNCTIONS["nthr_eta0"] = partial(nthr, eta=0.0)
 # culling has the gradient of grpo; critic is in AGES
-AGGREGATE = {x: LOSS.get(x, {}).get("aggregate", "token") for x in FUNCTIONS}
-AGGREGATE |= dict.fromkeys(CONSTANT, "constant")
-ARMS = {name: (f, AGGREGATE[name]) for name, f in FUNCTIONS.items()}
-
-
-# ---- The measures, functions of matrices
-def jackknife(values: Tensor, K: int) -> float:
-    """The error of values[0], from what replicates gives.
-
-    The root of the sum over both halves of (K - 1) / K sum_i (x_i - mean x)^2, x_i without i.
-    """
-    halves = (values[1 : 1 + K], values[1 + K :])
-    return sum((len(x) - 1) * x.var(correction=0) for x in halves).sqrt().item()
-
-
-def replicates(G: Tensor, U: Tensor) -> dict[str, Tensor]:
-    """The measures of G (K, N) and U (K', N), and size = mean |g|^2: name -> (1 + K + K',).
-
-    The first is that of all rollouts; then each of half A is left out; then each of half B.
-    """
-    K, Ku = len(G), len(U)
-    a = torch.cat([torch.ones(1, K), 1 - torch.eye(K), torch.ones(Ku, K)]).double()  # 0: left out
-    b = torch.cat([torch.ones(1 + K, Ku), 1 - torch.eye(Ku)]).double()
-    n = a.sum(1)  # of g, (1 + K + K',)
-    k = b.sum(1)
-    both = torch.cat([G, U]).double()
-    products = both @ both.T
-    GG, GU, UU = products[:K, :K], products[:K, K:], products[K:, K:]
-    size = a @ GG.diag() / n
-    M = (((a @ GG) * a).sum(1) / n - size) / (n - 1)
-    V = (((b @ UU) * b).sum(1) / k - b @ UU.diag() / k) / (k - 1)
-    found = {"M": M, "V": V, "size": size}
-    M, V = (x if x[0] > 3 * jackknife(x, K) else x * torch.nan for x in (M, V))
-    cosines = (GU / GG.diag().sqrt()[:, None]).nan_to_num(0.0)  # <g, u> / |g|; 0 / 0 counts 0
-    found["one"] = ((a @ cosines) * b).sum(1) / (n * k) / V.sqrt()
-    found["bias"] = ((a @ GU) * b).sum(1) / (n * k) / (M * V).sqrt()
-    return found | {"signal": found["bias"] ** 2 * M / size}
-
-
-def measures(G: Tensor, U: Tensor, reference: dict) -> dict[str, float]:
-    """M, V, size, bias, one, signal of G (K, N) and U (K', N); and name_error, the error of each.
-
-    reference: the replicates of grpo, for one_minus_grpo and for log_worth, the logarithm of worth
-    on this base model. Both are paired differences.
-    """
-    found = replicates(G, U)
-    found["one_minus_grpo"] = found["one"] - reference["one"]
-    found["log_worth"] = found["signal"].logit() - reference["signal"].logit()
-    errors = {f"{name}_error": jackknife(x, len(G)) for name, x in found.items()}
-    return {name: x[0].item() for name, x in found.items()} | errors
-
-
-def resampled(values: list[float], errors: list[float]) -> tuple[float, float, float]:
-    """Mean over base models, and its 95 % interval by resampling them. NaN are left out.
-
-    Of one base model: its value, and two of its errors to each side. worth is exp of the three
-    numbers of log_worth.
-    """
-    if len(values) == 1:
-        return values[0], values[0] - 2 * errors[0], values[0] + 2 * errors[0]
-    found = [x for x in values if x == x] or [np.nan]
-    means = np.random.default_rng(0).choice(found, (10_000, len(found))).mean(1)
-    return np.mean(found), *np.quantile(means, [0.025, 0.975])
+FUNCTIONS = {name: f for name, f in VARIANTS.items() if name not in ("critic", "culling")} | RULES
+AGGREGATE = {name: loss.get("aggregate", "token") for name, loss in (LOSS | RULES_LOSS).items()}
+AGGREGATE["rloo"] = "constant"  # as in dr_grpo: so it is unbiased
+ARMS = {name: (f, AGGREGATE.get(name, "token")) for name, f in FUNCTIONS.items()}
 
 
 # ---- The gradients
@@ -263,6 +115,11 @@ def vectors(model: GPT, rollouts, arm: tuple) -> Tensor:
     return torch.cat([gradients(model, x, weighted(x, {"": arm})) for x in rollouts])
 
 
+def judged_by(model: GPT, rollout: Rollout) -> Tensor:
+    """critic, with this model as it is."""
+    return critic(replace(rollout, token_bias=token_bias(model, rollout)))
+
+
 def critics(args, model: GPT) -> dict:
     """The arms of AGES: one critic, trained as in train.train on rollouts of the fixed model."""
     judge = train.new_model(args, outputs=1)
@@ -275,7 +132,7 @@ def critics(args, model: GPT) -> dict:
     return arms
 
 
-def cell(args, model: GPT, names: list[str], K: int, Ku: int) -> list[dict]:
+def cell(args, model: GPT, names: list[str], K: int, Ku: int):
     """The rows of grpo and of these arms at fixed weights, from K and K' rollouts.
 
     spared: of the tokens that grpo pushes down, the share with advantage 0; random_sparing found no
@@ -301,33 +158,17 @@ def cell(args, model: GPT, names: list[str], K: int, Ku: int) -> list[dict]:
         G[name] = vectors(model, draw(SEED_A, K, SIZES[name]), ARMS["grpo"])
     reference = replicates(G["grpo"], U)
     scale = 1 / (G["grpo"].square().mean(0).sqrt() + 1e-8)  # AdamW has the same 1e-8
-    rows = []
     for name, g in G.items():
         row = {"arm": name, "K": K, "spared": spared.get(name, np.nan), "one_scaled": np.nan}
         if args.base_seed in SCALED:
             row["one_scaled"] = replicates(g * scale, U * scale)["one"][0].item()
-        rows.append(row | measures(g, U, reference))
-    return rows
+        yield row | measures(g, U, reference)
 
 
-def kept(args, step: int) -> GPT:
-    """grpo's model after one of KEPT steps; the run is made if its last weights are not there."""
-    paths = {n: Path(args.out, f"kept-{n}.pt") for n in KEPT}
-    if not paths[args.steps].exists():
-        paths[args.steps].parent.mkdir(parents=True, exist_ok=True)
-        model = train.base_model(args)
-        for n, _ in enumerate(chain(["the base model"], train.train(args, model))):
-            if n in KEPT:
-                torch.save(model.state_dict(), paths[n])
-    model = train.new_model(args)
-    model.load_state_dict(torch.load(paths[step], weights_only=True))
-    return model
-
-
-def measure(task: str, seed: int, out: str, steps):
+def measure(task: str, seed: int, out: str):
     """The rows of one base model that are not there yet."""
     args = settings(task, seed, out)
-    for step in steps:
+    for step in STEPS:
         head = {"task": task, "seed": seed, "step": step}
         there = [row["arm"] for row in at(read_rows(ROWS), **head)]
         names = [x for x in (*ARMS, *AGES, *([] if step else SIZES)) if x not in there]
@@ -389,7 +230,7 @@ def own(variant: str, task: str, seed: int, out: str) -> None:
     """Prints one variant among others on one base model, and what the CSV has of the same arms."""
     args = settings(task, seed, out)
     names = ["grpo", "nthr", "pos_only", "likelihood", variant]
-    rows = cell(args, train.base_model(args), names, *OWN)
+    rows = [*cell(args, train.base_model(args), names, *OWN)]
     committed = [x for x in at(read_rows(ROWS), task=task, step=0) if x["arm"] in names]
     print(f"Base seed {seed}, {OWN[0]} rollouts; intervals are two errors:\n\n{table(rows)}\n")
     print(f"{ROWS.name}, step 0; intervals resample base models:\n\n{table(committed)}")
@@ -397,12 +238,11 @@ def own(variant: str, task: str, seed: int, out: str) -> None:
 
 def main() -> None:
     parser = options(__doc__, range(1, REPLICATES + 1), ("add", "mul"))
-    parser.add_argument("--steps", nargs="+", type=int, choices=STEPS, default=STEPS)
     parser.add_argument("--variant", choices=ARMS, help="this one, on the first task and seed")
     args = parser.parse_args()
     if args.variant:
         return own(args.variant, args.tasks[0], args.seeds[0], args.out)
-    fill(ROWS, measure, product(args.tasks, args.seeds, [args.out], [args.steps]), args.jobs)
+    fill(ROWS, measure, product(args.tasks, args.seeds, [args.out]), args.jobs)
     rows = read_rows(ROWS)
     text = "# What is one rollout's gradient worth?\n\nstudies/gradients.py has the formulas.\n"
     for task, step in product(("add", "mul"), STEPS):

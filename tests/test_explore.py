@@ -1,4 +1,4 @@
-"""The page of studies.explore in a real browser: its numbers are those of the variants."""
+"""The page of tools.explore in a real browser: its numbers are those of the variants."""
 
 import html
 import re
@@ -10,8 +10,8 @@ import torch
 
 from advantages import VARIANTS, nthr_scores
 from test_grpo import FAIL, MIXED, sample, tiny_gpt
+from tools import explore
 
-explore = pytest.importorskip("studies.explore")  # tests.mutation copies the core alone
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-background-networking --no-first-run"
 

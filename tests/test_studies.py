@@ -11,30 +11,31 @@ import torch
 pytest.importorskip("scipy", reason="the studies need scipy: see studies/requirements.txt")
 from advantages import grpo  # noqa: E402
 from grpo import policy_loss, response_logprobs, token_weights  # noqa: E402
-from studies import allfail, common, compare, displacement, faithful  # noqa: E402
-from studies import gradients, prediction, verdicts  # noqa: E402
+from studies import allfail, arms, common, compare, displacement, faithful  # noqa: E402
+from studies import gradients, measures, prediction, runs, verdicts  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
+from train import COLUMNS  # noqa: E402
 
 
 def test_verdicts():
     """An interval that is not Student's, a wrong sign or margin, tests that are not corrected."""
     assert common.interval([1, 2, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
-    expected = {-5: "contradicted", 0.2: "no difference", 2: "open; about 13 would decide"}
-    tests = [verdicts.Test("H", "", [x - 2, x + 2] * 6, +1, 2.0) for x in expected]
+    expected = {-5: "contradicted", 0.2: "no difference", 2: "open"}
+    tests = [("H", "", [x - 2, x + 2] * 6, +1, 2.0) for x in expected]
     assert verdicts.verdicts(tests) == [*expected.values()]
-    alone = [tests[i]._replace(direction=-1) for i in (0, 2)]
-    assert [verdicts.verdicts([x]) for x in alone] == [["supported"], ["contradicted"]]
-    same, other = (x._replace(direction=0, margin=9.0) for x in tests[1::-1])
-    assert verdicts.verdicts([same, other]) == ["supported", "contradicted, small"]
+    alone = [[("H", "", tests[i][2], -1, 2.0)] for i in (0, 2)]
+    assert [verdicts.verdicts(x) for x in alone] == [["supported"], ["contradicted"]]
+    no_change = [("H", "", effects, 0, 9.0) for _, _, effects, *_ in tests[1::-1]]
+    assert verdicts.verdicts(no_change) == ["supported", "contradicted, small"]
 
 
 def test_measures_and_differences(tmp_path):
-    """Easy levels or steps without an evaluation that count; differences paired by order."""
+    """Easy levels or steps without an evaluation that count; differences paired by order; flags."""
     summary = dict.fromkeys(compare.SUMMARY, 0)
     summary |= {"base_sampled_by_level": {2: 9, 3: 9, 4: 3, 5: 1}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    steps = [dict.fromkeys(compare.train.COLUMNS.split(), i) for i in range(1, 13)]
+    steps = [dict.fromkeys(COLUMNS.split(), i) for i in range(1, 13)]
     for i, step in enumerate(steps, 1):
         step |= {"accuracy": "" if i % 6 else i, "accuracy_sampled_by_level": f"9 9 {i} 0"}
     common.write_rows(tmp_path / "metrics.csv", steps)
@@ -46,6 +47,8 @@ def test_measures_and_differences(tmp_path):
     rows = [dict(zip(("arm", "seed", "x"), row.split(" "))) for row in values.split(", ")]
     assert compare.differences(rows, "nthr", "x") == {1: 1, 2: 2}
     assert compare.differences(rows, "nthr@lr2", "x") == {2: -3}
+    flags = "--prompts 45 --max-grad-norm 1000.5".split()
+    assert runs.flags("prompts45+max-grad-norm1000.5") == flags and runs.flags("") == []
 
 
 def test_a_changed_step():
@@ -82,16 +85,11 @@ def test_displaced_groups(monkeypatch):
 
 
 def test_predictions_and_pass_at(monkeypatch):
-    """An interval of the line, not of an arm; a speed upside down; draws with replacement."""
+    """An interval of the line, not of an arm; draws with replacement."""
     line = [np.array([x]) for x in ([0.0, 1, 2, 5], [1.0, 0, 3, 4])]  # y = (4 + 5 x) / 7
     monkeypatch.setattr(prediction, "axes_of", lambda *_: line)
     *_, row = prediction.predictions("add")  # at x = 5
     assert [row["predicted"], row["high"]] == pytest.approx([29 / 7, 29 / 7 + 7.0753], abs=1e-4)
-    rows = [{"task": "add", "arm": arm, "seed": "1"} for arm in ("grpo", "nthr")]
-    for k, row in enumerate(rows, 1):
-        row |= {f"step {n}": f"{k * n} {k * n}" for n in compare.EVALUATED}
-    monkeypatch.setattr(compare, "read_rows", lambda path: rows)
-    assert prediction.times_as_fast("add", "nthr") == [2.0]
     pass_1, pass_8 = ([1 - comb(1024 - c, N) / comb(1024, N) for c in (0, 1, 9)] for N in (1, 8))
     assert abs(allfail.pass_at([0, 1, 9], [1, 8]).T - [pass_1, pass_8]).max() < 1e-9
 
@@ -108,10 +106,10 @@ def test_measures_of_gradients():
     squares = torch.zeros(len(true))
     for _ in range(60):
         G, U = (x + 2 * noise * torch.randn(30, 300) for x in (m, v))
-        reference = gradients.replicates(m.expand(30, -1), U)
-        found = gradients.measures(G, U, reference)
+        reference = measures.replicates(m.expand(30, -1), U)
+        found = measures.measures(G, U, reference)
         squares += torch.tensor([(found[x] - true[x]) / found[f"{x}_error"] for x in true]) ** 2
-        no_m, no_v = (gradients.measures(*x, reference) for x in ((G - m, U), (G, U - v)))
+        no_m, no_v = (measures.measures(*x, reference) for x in ((G - m, U), (G, U - v)))
         assert str((no_m["bias"], no_v["one"])) == "(nan, nan)"
     assert all(0.4 < x / 60 < 2.2 for x in squares), squares  # about 1 each
 
@@ -121,9 +119,9 @@ def test_gradients():
     model = tiny_gpt().double()
     rollout = sample(model, levels=(2, 5, 4, 3, 5, 4))
     rollout.rewards = torch.tensor([*torch.eye(4).tolist(), [0.0] * 4, [1.0] * 4]).double()
-    arms = {x: gradients.ARMS[x] for x in ("grpo", "dr_grpo", "no_baseline", "negative", "ngrpo")}
-    found = gradients.gradients(model, rollout, gradients.weighted(rollout, arms))
-    for g, (f, how) in zip(found, arms.values()):
+    some = {x: gradients.ARMS[x] for x in ("grpo", "dr_grpo", "no_baseline", "negative", "ngrpo")}
+    found = gradients.gradients(model, rollout, gradients.weighted(rollout, some))
+    for g, (f, how) in zip(found, some.values()):
         weights = token_weights(rollout.mask, how, rollout.max_length)
         logprobs = response_logprobs(model, rollout)
         loss = policy_loss(logprobs, rollout.logprobs, f(rollout), weights)
@@ -150,11 +148,11 @@ def test_the_arms():
     oracle, prefix = ((gradients.FUNCTIONS[x](rollout) == 0)[0] for x in ("truth", "shared_prefix"))
     assert oracle[:3].int().tolist() == [[0] * 9, [1] * 4 + [0] * 5, [0, 1, 1, 1, 1, 0, 0, 0, 1]]
     assert prefix[:3].int().tolist() == [[0] * 9, [1] * 4 + [0] * 5, [0] * 8 + [1]]
-    A = gradients.prefix_baseline(rollout)[0]
+    A = arms.prefix_baseline(rollout)[0]
     close(A[0], torch.tensor([1.0] * 9))  # no other response is correct
     close(A[1], -torch.tensor([1 / 3, 1 / 2, 1.0, 1.0, 1.0] + [1 / 3] * 4))
     close(A[3], -torch.tensor([1 / 3, 1 / 2] + [0] * 7))
-    A = compare.substituted_up(tiny_gpt(), rollout)
+    A = arms.substituted_up(tiny_gpt(), rollout)
     ended = [[text + "$" for text in texts], ["15,21#20$", "05,20#20$", "1#20$", "#20$"]]
     for group, tokens, mask in zip(ended, rollout.tokens, rollout.mask):
         assert group == [TOKENIZER.decode(x[y].tolist()) for x, y in zip(tokens, mask)]

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-pytest.importorskip("trl", reason="TRL is not installed: see studies/requirements-trl.txt")
+pytest.importorskip("trl", reason="TRL is not installed: see tools/requirements-trl.txt")
 
 from advantages import VARIANTS, dr_grpo
 from grpo import Rollout, policy_loss, response_logprobs, token_weights
 from model import read_responses
-from studies import trl_variants as study
 from tasks import ADD, EOS, PAD
 from test_grpo import close, problem, tiny_gpt
+from tools import trl_variants as study
 
 G = 4
 DATA = [problem(ADD, [10**level - 1] * 2, level)._asdict() for level in ADD.levels]

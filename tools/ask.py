@@ -1,4 +1,4 @@
-"""Ask a trained model: python -m studies.ask runs/add-nthr-seed0 347+285
+"""Ask a trained model: python -m tools.ask runs/add-nthr-seed0 347+285
 
 Prints four responses at temperature 1 and the greedy one, each with its reward, and whether all its
 steps are correct.

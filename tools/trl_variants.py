@@ -1,7 +1,7 @@
 """The variants inside a production trainer: TRL's GRPOTrainer with the advantages of VARIANTS.
 
-    python -m studies.trl_variants --variant negative
-    python -m studies.trl_variants --variant negative --model NAME_OR_PATH --dataset FILE.jsonl
+    python -m tools.trl_variants --variant negative
+    python -m tools.trl_variants --variant negative --model NAME_OR_PATH --dataset FILE.jsonl
 
 The first line trains the base model of `add`, as a transformers model, for 20 steps; the second any
 causal language model. Printed are the mean reward and the share of all-fail groups on held-out
@@ -12,12 +12,12 @@ response is correct if it ends by itself and has one "#", behind which the answe
 
 With rewards of your own, 0 or 1, in a program of your own in the repository's folder:
 
-    from studies.trl_variants import VariantTrainer, trl_settings
+    from tools.trl_variants import VariantTrainer, trl_settings
 
     config = GRPOConfig(**trl_settings("nthr"), num_generations=8)
     VariantTrainer("nthr", model, reward_function, config, dataset).train()
 
-Needs the packages of studies/requirements-trl.txt; docs/trainers.md says more.
+Needs the packages of tools/requirements-trl.txt; docs/trainers.md says more.
 """
 
 from functools import partial
@@ -46,7 +46,7 @@ OWN = ROWS | {"max_completion_length": NEW_TOKENS, "learning_rate": 3e-4, "outpu
 
 
 def twin(model: GPT) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
-    """GPTBigCode with our weights, and its tokenizer. AssertionError if the logits differ."""
+    """GPTBigCode with our weights, and its tokenizer; tests/test_trl.py compares the two."""
     # To transformers these are more than characters.
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=TOKENIZER, pad_token=PAD, eos_token=EOS)
     V, D = model.embed_token.weight.size()
@@ -58,9 +58,6 @@ def twin(model: GPT) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
     theirs = GPTBigCodeForCausalLM(GPTBigCodeConfig(**size, **depth, **kind, **off, **ids))
     weights = model.state_dict().values()  # they come in the same order
     theirs.load_state_dict(dict(zip(theirs.state_dict(), weights, strict=True)))
-    tokens = torch.arange(V)[None]
-    logits = model.unembed(model(tokens)[0])
-    torch.testing.assert_close(theirs(tokens).logits, logits, atol=1e-4, rtol=0)
     return theirs, tokenizer
 
 

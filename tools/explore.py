@@ -1,11 +1,11 @@
-"""A page to look at training, token by token: python -m studies.explore
+"""A page to look at training, token by token: python -m tools.explore
 
 Follows a default run of grpo and one of nthr on `add` and on `mul`. Every 25 steps it keeps the
 metrics and, for one held-out problem of each level, a group of eight responses with what every
 variant says of their tokens. The problem is the first that the base model solves in one of eight
 responses, or the first of all. A critic is trained beside the run, for `critic`.
 
-Writes docs/explore.html, which needs no network: the template studies/explore.html with the data.
+Writes docs/explore.html, which needs no network: the template tools/explore.html with the data.
 Ten minutes on one core.
 """
 
@@ -73,7 +73,7 @@ def page(runs: dict[str, dict]) -> str:
     """The template with its data."""
     texts = {name: inspect.getdoc(variant) for name, variant in VARIANTS.items()}
     data = json.dumps({"variants": texts, "runs": runs}, separators=(",", ":"))
-    return (ROOT / "studies" / "explore.html").read_text().replace("DATA", data)
+    return (ROOT / "tools" / "explore.html").read_text().replace("DATA", data)
 
 
 def main() -> None:

@@ -1,0 +1,64 @@
+"""How good a gradient is: the arithmetic of studies.gradients, functions of matrices."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def jackknife(values: Tensor, K: int) -> float:
+    """The error of values[0], from what replicates gives.
+
+    The root of the sum over both halves of (K - 1) / K sum_i (x_i - mean x)^2, x_i without i.
+    """
+    halves = (values[1 : 1 + K], values[1 + K :])
+    return sum((len(x) - 1) * x.var(correction=0) for x in halves).sqrt().item()
+
+
+def replicates(G: Tensor, U: Tensor) -> dict[str, Tensor]:
+    """The measures of G (K, N) and U (K', N), and size = mean |g|^2: name -> (1 + K + K',).
+
+    The first is that of all rollouts; then each of half A is left out; then each of half B.
+    """
+    K, Ku = len(G), len(U)
+    a = torch.cat([torch.ones(1, K), 1 - torch.eye(K), torch.ones(Ku, K)]).double()  # 0: left out
+    b = torch.cat([torch.ones(1 + K, Ku), 1 - torch.eye(Ku)]).double()
+    n = a.sum(1)  # of g, (1 + K + K',)
+    k = b.sum(1)
+    both = torch.cat([G, U]).double()
+    products = both @ both.T
+    GG, GU, UU = products[:K, :K], products[:K, K:], products[K:, K:]
+    size = a @ GG.diag() / n
+    M = (((a @ GG) * a).sum(1) / n - size) / (n - 1)
+    V = (((b @ UU) * b).sum(1) / k - b @ UU.diag() / k) / (k - 1)
+    found = {"M": M, "V": V, "size": size}
+    M, V = (x if x[0] > 3 * jackknife(x, K) else x * torch.nan for x in (M, V))
+    cosines = (GU / GG.diag().sqrt()[:, None]).nan_to_num(0.0)  # <g, u> / |g|; 0 / 0 counts 0
+    found["one"] = ((a @ cosines) * b).sum(1) / (n * k) / V.sqrt()
+    found["bias"] = ((a @ GU) * b).sum(1) / (n * k) / (M * V).sqrt()
+    return found | {"signal": found["bias"] ** 2 * M / size}
+
+
+def measures(G: Tensor, U: Tensor, reference: dict) -> dict[str, float]:
+    """M, V, size, bias, one, signal of G (K, N) and U (K', N); and name_error, the error of each.
+
+    reference: the replicates of grpo, for one_minus_grpo and for log_worth, the logarithm of worth
+    on this base model. Both are paired differences.
+    """
+    found = replicates(G, U)
+    found["one_minus_grpo"] = found["one"] - reference["one"]
+    found["log_worth"] = found["signal"].logit() - reference["signal"].logit()
+    errors = {f"{name}_error": jackknife(x, len(G)) for name, x in found.items()}
+    return {name: x[0].item() for name, x in found.items()} | errors
+
+
+def resampled(values: list[float], errors: list[float]) -> tuple[float, float, float]:
+    """Mean over base models, and its 95 % interval by resampling them. NaN are left out.
+
+    Of one base model: its value, and two of its errors to each side. worth is exp of the three
+    numbers of log_worth.
+    """
+    if len(values) == 1:
+        return values[0], values[0] - 2 * errors[0], values[0] + 2 * errors[0]
+    found = [x for x in values if x == x] or [np.nan]
+    means = np.random.default_rng(0).choice(found, (10_000, len(found))).mean(1)
+    return np.mean(found), *np.quantile(means, [0.025, 0.975])

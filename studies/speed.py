@@ -1,0 +1,119 @@
+"""How long does a training step take? python -m studies.speed [--rounds 20] [--threads 2]
+
+Everything is measured in turns, in one process: a round has one measurement of each, so what else
+the machine does slows all alike. The first rounds are not counted. Learning rates are next to
+nothing, so all models stay the base model of `add`, and responses keep their lengths.
+
+A training step of each variant, with the default settings, is compared with grpo's. And if the
+packages of tools/requirements-trl.txt are installed, TRL and transformers are compared with this
+project. They run the same architecture with the same weights (twin, in tools/trl_variants.py):
+
+    step        of grpo with one mini-batch: sampling, rewards, update, metrics
+    TRL         a step of GRPOTrainer; it reads all groups, ours those with an advantage
+    sampling    eight responses to each of 64 prompts
+    generate    the same by transformers
+
+docs/tables/speed.csv has a row for each comparison and number of threads: the ratio of the two in a
+round, its median, smallest and largest; and the median seconds of both. Those of this number of
+threads are replaced. docs/tables/speed.md is made from it alone.
+"""
+
+import argparse
+from copy import deepcopy
+from functools import partial
+from importlib.util import find_spec
+from timeit import default_timer, timeit
+
+import numpy as np
+import torch
+
+import train
+from advantages import VARIANTS
+from grpo import encode
+from model import GPT, generate
+from studies.common import TABLES, markdown, publish, read_rows, write_rows
+from tasks import ADD
+
+ROWS = TABLES / "speed.csv"
+WARM = 3  # rounds that are not counted
+
+
+def steps(base: GPT, *flags: str):
+    """train.py's loop on a model that stays as it is: yields the seconds of each training step."""
+    args = train.parse_arguments(["--device", "cpu", "--lr", "1e-12", *flags])
+    for *_, row in train.train(args, deepcopy(base)):
+        yield row["seconds"]
+
+
+def of_variants(base: GPT, rounds: int) -> list[dict[str, float]]:
+    """For each round the seconds of a step of each variant."""
+    loops = {name: steps(base, "--variant", name) for name in VARIANTS}
+    return [{name: next(loop) for name, loop in loops.items()} for _ in range(rounds)]
+
+
+def beside_trl(base: GPT, rounds: int) -> list[dict[str, float]]:
+    """For each round the seconds of a step and of sampling, ours and theirs."""
+    from transformers import TrainerCallback  # here, because the rest does without TRL
+
+    from tools import trl_variants as trl
+
+    class Turns(TrainerCallback):
+        """After each step of TRL the others take their turn."""
+
+        def on_step_begin(self, *_, **__):
+            self.started = default_timer()
+
+        def on_step_end(self, *_, **__):
+            seconds = {"TRL": default_timer() - self.started, "step": next(ours)}
+            seconds["sampling"] = timeit(lambda: generate(base, *given), number=1)
+            seconds["generate"] = timeit(lambda: theirs.generate(given[0], **same), number=1)
+            found.append(seconds)
+
+    found = []
+    theirs, tokenizer = trl.twin(base)
+    ours = steps(base, "--minibatches", "1")
+    problems = train.make_problems(ADD, held=False)
+    prompts = encode([problem.prompt for problem in problems[:: len(problems) // 64][:64]], "cpu")
+    given = (prompts, 8, trl.NEW_TOKENS, tokenizer.eos_token_id, 1.0, None)
+    same = {"num_return_sequences": 8, "max_new_tokens": trl.NEW_TOKENS}
+    same |= {"do_sample": True, "top_k": 0}
+    plain = {"use_cpu": True, "gradient_checkpointing": False, "save_strategy": "no"}
+    plain |= {"learning_rate": 0.0, "max_steps": rounds}
+    config = trl.GRPOConfig(**trl.OWN | trl.trl_settings("grpo") | plain)
+    data = trl.Dataset.from_list([problem._asdict() for problem in problems])
+    parts = (theirs, partial(trl.verifier, tokenizer), config, data, None, tokenizer)
+    trl.GRPOTrainer(*parts, callbacks=[Turns()]).train()
+    return found
+
+
+def rows_of(rounds: list[dict], pairs: list[tuple], threads: int):
+    """The rows of some pairs: the first is measured beside the second."""
+    for measured, beside in pairs:
+        a, b = (np.array([seconds[name] for seconds in rounds]) for name in (measured, beside))
+        row = {"measured": measured, "beside": beside, "threads": threads, "rounds": len(a)}
+        row |= {"ratio": np.median(a / b), "smallest": min(a / b), "largest": max(a / b)}
+        yield row | {"seconds": np.median(a), "beside, seconds": np.median(b)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20, help="that are counted")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the processor")
+    options = parser.parse_args()
+    base = train.base_model(train.parse_arguments(["--device", "cpu"]))
+    torch.set_num_threads(options.threads)
+    rounds = of_variants(base, WARM + options.rounds)[WARM:]
+    rows = [*rows_of(rounds, [(name, "grpo") for name in VARIANTS], options.threads)]
+    if find_spec("trl"):
+        rounds = beside_trl(base, WARM + options.rounds)[WARM:]
+        pairs = [("TRL", "step"), ("generate", "sampling")]
+        rows += rows_of(rounds, pairs, options.threads)
+    others = [row for row in read_rows(ROWS) if row["threads"] != str(options.threads)]
+    write_rows(ROWS, others + rows)
+    rows = read_rows(ROWS)
+    text = markdown([*rows[0]], [[*row.values()] for row in rows])
+    publish(ROWS, f"# How long a training step takes. See studies/speed.py\n\n{text}\n")
+
+
+if __name__ == "__main__":
+    main()
