@@ -27,8 +27,8 @@ import numpy as np
 
 from advantages import VARIANTS
 from studies.arms import RULES
-from studies.common import REPLICATES, TABLES, at, by_seed, commit, draw_lines, fill, interval
-from studies.common import markdown, options, publish, read_rows, shown
+from studies.common import REPLICATES, ROOT, TABLES, at, by_seed, commit, fill, interval, markdown
+from studies.common import options, publish, pyplot, read_rows, shown
 from studies.runs import run
 from tasks import TASKS
 
@@ -82,7 +82,8 @@ def shares(done: Path) -> dict[str, str]:
 def measures(task: str, done: Path) -> dict:
     """What the tables need of a run, from the files that it left. Shares, entropy in nats.
 
-    Hard levels are the top half, rounded down. "mean": over the run's evaluations.
+    Hard levels are the top half, rounded down. "mean": over the run's evaluations. "reward": in
+    training, over the last 50 steps; levels weigh differently in it than in accuracy.
     """
     summary = json.loads((done / "summary.json").read_text())
     steps = read_rows(done / "metrics.csv")
@@ -95,6 +96,8 @@ def measures(task: str, done: Path) -> dict:
         row["mean_hard"] = hard[1:].mean()
         for name, (part, cut) in product(OVER_THE_RUN, PARTS.items()):
             row[f"{name}_{part}"] = np.mean([float(step[name]) for step in steps[cut]])
+        rewards = [float(step["reward"]) for step in steps[-50:]]
+        row["reward_minus_held_out"] = np.mean(rewards) - row["final_sampled"]
     return row
 
 
@@ -109,6 +112,17 @@ def curves(task: str, seed: int, out: str, arms: list[str]):
     """The rows of CURVES of one seed's arms, from the runs that measure() made."""
     for arm in arms:
         yield {"task": task, "arm": arm, "seed": seed} | shares(run(task, arm, seed, out))
+
+
+def missing(path: Path, args, arms: list[str], tasks: list[str], replicates: int) -> list[tuple]:
+    """The jobs (task, seed, args.out, arms) of a command line: a job has the arms without a row."""
+    jobs = []
+    for seed, task in product(args.seeds or range(1, replicates + 1), args.tasks):
+        there = [row["arm"] for row in rows_of(task, path, seed=seed)]
+        left = [arm for arm in arms if arm not in there]
+        if left and task in tasks:
+            jobs.append((task, seed, args.out, left))
+    return jobs
 
 
 # ---- Tables, tests and a figure, from the two CSV files alone
@@ -166,28 +180,24 @@ def curve(row: dict) -> np.ndarray:
 
 
 def figure() -> None:
-    """Sampled accuracy over the steps, minus grpo's: a line a variant, mean over base models."""
-    panels = {}
+    """Sampled accuracy of grpo over the steps: mean and range over base models, a colour a task."""
+    plt = pyplot()
+    _, ax = plt.subplots(figsize=(6, 3), layout="constrained")
     for task in ("add", "mul"):
-        found = {arm: [curve(row) for row in rows_of(task, CURVES, arm=arm)] for arm in VARIANTS}
-        mean = {arm: 100 * np.mean(found[arm], 0) for arm in found}
-        panels[f"{task}: accuracy minus grpo's"] = {x: mean[x] - mean["grpo"] for x in mean}
-    draw_lines("learning", EVALUATED, panels, xlabel="step", ylabel="points", ylim=(-21, 12))
+        y = 100 * np.array([curve(row) for row in rows_of(task, CURVES, arm="grpo")])
+        ax.plot(EVALUATED, y.mean(0), label=task)
+        ax.fill_between(EVALUATED, y.min(0), y.max(0), alpha=0.2)
+    ax.set(xlabel="step", ylabel="accuracy, %", ylim=(0, 100))
+    ax.legend(frameon=False, loc="upper left")
+    plt.savefig(ROOT / "docs" / "learning.png", dpi=100)
 
 
 def main() -> None:
     parser = options(__doc__, range(0), ("add", "mul"))
     parser.add_argument("--arms", choices=ARMS, default="variants", help="a set of arms")
     args = parser.parse_args()
-    names, tasks, replicates = ARMS[args.arms]
     for path, yields in ((ROWS, measure), (CURVES, curves)):
-        jobs = []
-        for seed, task in product(args.seeds or range(1, replicates + 1), args.tasks):
-            there = [row["arm"] for row in rows_of(task, path, seed=seed)]
-            arms = [arm for arm in names if arm not in there]
-            if arms and task in tasks:
-                jobs.append((task, seed, args.out, arms))
-        fill(path, yields, jobs, args.jobs)
+        fill(path, yields, missing(path, args, *ARMS[args.arms]), args.jobs)
     tables = [f"\n## {task}\n\n{table(task)}\n" for task in ("add", "mul")]
     publish(ROWS, "\n".join(["# What training brings, minus `grpo`, in points", *tables]))
     figure()
