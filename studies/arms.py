@@ -119,7 +119,7 @@ def substituted(model: GPT, rollout: Rollout) -> Tensor:
     tokens = pad(tokens, (0, T - tokens.size(-1)))
     rollout.tokens = torch.where(fail, tokens, pad(rollout.tokens, (0, longer)))
     rollout.mask = torch.where(fail, torch.arange(T) < lengths, pad(rollout.mask, (0, longer)))
-    rollout.probs = pad(rollout.probs, (0, 0, 0, longer))
+    rollout.probs = pad(rollout.probs.transpose(2, 3), (0, longer)).transpose(2, 3)
     rollout.logprobs = response_logprobs(model, rollout).detach()
     return likelihood(rollout)
 
