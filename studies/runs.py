@@ -2,13 +2,15 @@
 
 An arm is a variant or a rule of studies.arms, and behind an @ what else is changed: a setting of
 train.py, as in nthr@lr0.0006, or the base model, as in grpo@settled. The runs of one seed have that
-seed for the base model too, so all arms of a seed start from the same weights. A run of train.py
-that has finished with the same settings is not made again: remove it when the core has changed.
+seed for the base model too, so all arms of a seed start from the same weights. (Another processor
+makes other ones, so what is compared is run on one.) A run of train.py that has finished with the
+same settings is not made again: remove it when the core has changed.
 """
 
 import json
 import re
 from contextlib import redirect_stdout
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -54,11 +56,19 @@ def other_base(how: str, args) -> GPT:
     return model
 
 
+@cache  # the arms of a seed share it
+def first_weights(how: str, task: str, seed: int, *size: str) -> dict[str, torch.Tensor]:
+    """Those of the base model: an other one, or train.py's. size: flags of the model's size."""
+    args = settings(task, seed, "", *size)
+    model = other_base(how, args) if how in OTHER_BASES else train.base_model(args)
+    return model.state_dict()
+
+
 def flags(how: str) -> list[str]:
-    """What stands behind an arm's @ as flags: lr0.0006, or prompts45+max-grad-norm1000."""
+    """What stands behind an arm's @ as flags: lr0.0006, or max-grad-norm=1000,prompts=45."""
     if how in OTHER_BASES:
         return OTHER_BASES[how]
-    pairs = re.findall("([a-z-]+)([0-9.]+)", how)
+    pairs = re.findall("([a-z-]+)=?([0-9.]+)", how)
     return [text for name, value in pairs for text in (f"--{name}", value)]
 
 
@@ -74,8 +84,9 @@ def run(task: str, arm: str, seed: int, out: str) -> Path:
     summary = folder / "summary.json"
     there = json.loads(summary.read_text()) if summary.exists() else {}
     if not vars(args).items() <= there.items():
-        base = other_base(how, args) if how in OTHER_BASES else train.base_model(args)
-        model.load_state_dict(base.state_dict())
+        size = (f"--layers={args.layers}", f"--width={args.width}")
+        other = how if how in OTHER_BASES else ""
+        model.load_state_dict(first_weights(other, task, seed, *size))
         # Rules that draw from the global generator find it as a critic's first weights leave it:
         # so it was when the rows in docs/tables were made.
         train.new_model(args, outputs=1)

@@ -1,23 +1,76 @@
-"""What training brings, in samples: python -m studies.samples
+"""What training brings, in samples: python -m studies.samples [--set ruler] [--seeds 1 2]
 
-docs/rule.md has the rule. docs/tables/samples-prediction.csv has the effect that is predicted for
-grpo with each number of prompts: the slope of effect on ln worth between seven variants, times
-ln(P / 64). The slope is that of the line through the seven means over base models
-(studies.within, "between rules"). In its interval base models are drawn with replacement, and the
-seven rules too; a draw has one slope. So it is the interval of the slope alone: how the runs with P
-prompts scatter is not in it. The file is written once, before the first run; a file that is there
-is not changed.
+docs/rule.md has the rule, studies/ruler.py the arithmetic. An arm is a rule and flags of train.py:
+grpo@width=128,prompts=32. The sets:
+
+    ruler   grpo with 32 to 128 prompts a step; with 64 too, for another processor makes other base
+            models than those of docs/tables/compare.csv
+    limit   the norm of the gradient not limited, on add
+    size    width 128, on mul
+    ten     ten times the samples, on mul
+
+The arms of a set and a base model are one job: they share the base model and one processor. A row
+that is there is not run again, and a finished run of these settings in --out is only read.
+docs/tables/samples.csv has a row a run. samples-curves.csv has, at every evaluation, sampled
+accuracy by level, and the share of all-fail groups in the 25 steps before it. Without --set nothing
+is run: docs/tables/samples.md and docs/samples.png are made from the CSV files alone.
+
+docs/tables/samples-prediction.csv has the effect that is predicted for grpo with each number of
+prompts: the slope of effect on ln worth between seven variants, times ln(P / 64). The slope is that
+of the line through the seven means over base models (studies.within, "between rules"). In its
+interval base models are drawn with replacement, and the seven rules too; a draw has one slope. So
+it is the interval of the slope alone: how the runs with P prompts scatter is not in it. The file is
+written once, before the first run; a file that is there is not changed.
 """
+
+from itertools import product
 
 import numpy as np
 
-from studies.common import TABLES, write_rows
-from studies.ruler import DEFAULT, PROMPTS, between, estimate, resampled
-from studies.within import SEVEN, effects, log_worth
+from studies import compare
+from studies.common import REPLICATES, ROOT, TABLES, at, fill, interval, markdown, options, publish
+from studies.common import pyplot, read_rows, shown, with_errors, write_rows
+from studies.ruler import DEFAULT, PROMPTS, between, both_axes, estimate, in_samples, means
+from studies.ruler import monotone, resampled, slopes, verdict
+from studies.runs import run
+from studies.within import EFFECTS, OTHERS, SEVEN, effects, log_worth, matrix
 
+ROWS = TABLES / "samples.csv"
+CURVES = TABLES / "samples-curves.csv"
 PREDICTION = TABLES / "samples-prediction.csv"
+TASKS = ("add", "mul")
+FREE = "max-grad-norm=1000"
+WIDE = "width=128"
 
 
+def grpo_with(prompts, *flags: str) -> dict[int, str]:
+    """A ruler: number of prompts -> the arm of grpo with as many, and with these flags."""
+    return {P: "grpo@" + ",".join([*flags, f"prompts={P}"]) for P in prompts}
+
+
+RULERS = {  # of each set; an effect is minus the arm with 64 prompts
+    "ruler": grpo_with(PROMPTS),
+    "limit": grpo_with((45, 64, 90), FREE),
+    "size": grpo_with((32, 64, 128), WIDE),
+    "ten": {64: "grpo"} | grpo_with([640]),
+}
+SETS = {  # set: its tasks, its number of base models, its other arms
+    "ruler": (TASKS, REPLICATES, []),
+    "limit": (["add"], 6, [f"{rule}@{FREE}" for rule in ("dr_grpo", "pos_only", "half")]),
+    "size": (["mul"], 6, [f"{rule}@{WIDE}" for rule in ("half", "nthr", "likelihood", "negative")]),
+    "ten": (["mul"], 3, ["grpo@group-size=80"]),
+}
+# Of H11. Left out: rules that are biased, whose worth is another one's, or that are grpo
+RULES = ["dr_grpo", "pos_only", "nthr", "compensation", "negative", "ngrpo", "half", "no_baseline"]
+RULES += ["nthr_eta0", "truth", "shared_prefix", "random_sparing", "prefix_baseline"]
+RULES += ["negative_0.1", "negative_0.3"]
+IDEAS = [*SEVEN, "rloo", "critic", "culling", *OTHERS]  # whose effects are read on the ruler
+NO_MEAN = {"add": ["critic", "culling"], "mul": []}  # but these: a mean describes no run of theirs
+COLUMNS = ["mean_sampled", "mean_hard", "final_sampled", "all_fail_all", "reward_minus_held_out"]
+COLUMNS += ["grad_norm_all"]
+
+
+# ---- Predictions
 def predictions(task: str) -> list[dict]:
     """The effect of P prompts by the slope of effect on ln worth between rules, and its interval."""
     _, slopes = between(*resampled(log_worth(task, SEVEN), effects(task, SEVEN), rules=True))
@@ -34,8 +87,160 @@ def predictions(task: str) -> list[dict]:
 def predict() -> None:
     """Writes the predictions, unless they are there."""
     if not PREDICTION.exists():
-        write_rows(PREDICTION, [row for task in ("add", "mul") for row in predictions(task)])
+        write_rows(PREDICTION, [row for task in TASKS for row in predictions(task)])
+
+
+# ---- Runs and what is kept of them
+def curves(*job):
+    """The rows of CURVES, from the runs that measure() made."""
+    task, seed, out, _ = job
+    for row in compare.curves(*job):
+        steps = read_rows(run(task, row["arm"], seed, out) / "metrics.csv")
+        all_fail = [float(step["all_fail"]) for step in steps]
+        yield row | {f"all_fail {n}": np.mean(all_fail[n - 25 : n]) for n in compare.EVALUATED[1:]}
+
+
+# ---- Tables and a figure, from the CSV files alone
+def ruler_of(name: str, task: str) -> np.ndarray:
+    """Accuracies (base models, numbers of prompts); NaN where there is no run."""
+    return matrix(ROWS, "mean_sampled", [*RULERS[name].values()], task=task)
+
+
+def there(values: np.ndarray) -> np.ndarray:
+    """Without NaN."""
+    return values[~np.isnan(values)]
+
+
+def in_text(found: tuple, prompts=PROMPTS) -> str:
+    """What in_samples gives, with the shares of draws beyond the ruler where there are any."""
+    k, *beyond = found
+    text = shown(k, 1, ".2f")
+    for share, side, P in zip(beyond, ("below", "above"), (prompts[0], prompts[-1])):
+        if share >= 0.0005:
+            text += f"; {side} {P / DEFAULT:.2g} in {share:.1%}"
+    return text
+
+
+def set_table(name: str, task: str) -> str:
+    """Each arm minus the one with 64 prompts, in points and in samples; of that one the values."""
+    ruler = RULERS[name]
+    arms = [*ruler.values(), *SETS[name][2]]
+    bases = matrix(ROWS, "base_sampled", arms, task=task)
+    if there(bases.max(1) - bases.min(1)).any():
+        raise ValueError(f"{name}, {task}: not all arms of a seed start from one base model")
+    cells = []
+    for arm in arms:
+        cells.append([f"`{arm}`"])
+        for column in COLUMNS:
+            own, its = matrix(ROWS, column, [arm, ruler[DEFAULT]], task=task).T
+            values, form = (own, ".1f") if arm == ruler[DEFAULT] else (own - its, "+.1f")
+            cells[-1].append(shown(interval(there(values)), form=form))
+        if arm.partition("@")[0] != "grpo":
+            effect = effects(task, [arm], ROWS, ruler[DEFAULT])[:, 0]
+            k = in_samples(effect, ruler_of(name, task), paired=True, prompts=tuple(ruler))
+            cells[-1].append(in_text(k, tuple(ruler)))
+    return markdown(["arm", *COLUMNS, "k"], cells)
+
+
+def ruler_table(task: str, ruler: np.ndarray) -> str:
+    """Of each number of prompts the predicted and the found effect, and this made monotone."""
+    y = monotone(means(ruler))
+    cells = []
+    for row in at(read_rows(PREDICTION), task=task):
+        i = PROMPTS.index(int(row["prompts"]))
+        values = ruler[:, i] - ruler[:, PROMPTS.index(DEFAULT)]
+        predicted = tuple(float(row[name]) for name in ("predicted", "low", "high"))
+        miss = "" if predicted[1] < values.mean() < predicted[2] else "miss"
+        texts = [shown(predicted), shown(interval(values)), miss, f"{100 * y[i]:+.1f}"]
+        cells.append([row["prompts"], *texts])
+    return markdown(["prompts", "predicted", "found", "", "made monotone"], cells)
+
+
+def idea_table(task: str, found: dict) -> str:
+    """Each idea's effect in points and in samples; where no mean describes the runs, their ends."""
+    cells = []
+    for arm in IDEAS:
+        ends = np.sort(100 * there(matrix(EFFECTS, "final_sampled", [arm], task=task)))
+        text = in_text(found[arm]) if arm in found else " ".join(f"{end:.0f}" for end in ends)
+        cells.append([f"`{arm}`", shown(interval(there(effects(task, [arm])))), text])
+    return markdown(["", "points", "k, or the accuracy at the end of each run"], cells)
+
+
+def slope_table(axes: dict) -> str:
+    """H11: the slope and its verdict, the second reading, the slope without each rule."""
+    cells = [["H11"], ["second reading"], *([f"without `{rule}`"] for rule in RULES)]
+    for x, later, y in axes.values():
+        less = [[np.delete(axis, i, 1) for axis in (x, y)] for i in range(len(RULES))]
+        found = [estimate(slopes(*pair)) for pair in ((x, y), (later, y), *less)]
+        for row, slope in zip(cells, found):
+            row.append(shown(slope, 1, ".2f"))
+        cells[0][-1] += f", {verdict(*found[0][1:])}"
+    return markdown(["slope of ln k on ln worth", *axes], cells)
+
+
+def figure(found: dict, axes: dict) -> None:
+    """Above k of each idea, with its interval; below ln k of each rule against its ln worth."""
+    plt = pyplot()
+    shape = {"sharex": "row", "sharey": "row", "height_ratios": (4, 3), "layout": "constrained"}
+    _, panels = plt.subplots(2, 2, figsize=(9, 10), **shape)
+    order = sorted(IDEAS, key=lambda arm: found["mul"][arm][0])
+    for above, below, task in zip(*panels, TASKS):
+        nothing = ([np.nan] * 3,)
+        k, error = with_errors([found[task].get(arm, nothing)[0] for arm in order], 1)
+        above.errorbar(k, order, xerr=error, fmt="o")
+        above.axvline(1, color="grey", linewidth=0.8)
+        above.set(title=task, xscale="log", xlabel="trains as grpo with so many times the samples")
+        above.set_xticks([0.5, 0.7, 1, 1.4, 2], ["0.5", "0.7", "1", "1.4", "2"])
+        above.minorticks_off()
+        x, _, y = axes[task]
+        ln_k, error = with_errors([estimate(drawn) for drawn in y.T], 1)
+        below.errorbar(x[0], ln_k, yerr=error, fmt="o")
+        for rule, *point in zip(RULES, x[0], ln_k):
+            below.annotate(f" {rule}", point, fontsize=7)
+        for slope, color in ((1, "grey"), (slopes(x, y)[0], "C1")):
+            below.axline((0, 0), slope=slope, color=color, label=f"slope {slope:.2f}")
+        below.set(xlabel="ln worth at the base model", ylabel="ln k")
+        below.legend(frameon=False)
+    plt.savefig(ROOT / "docs" / "samples.png", dpi=100)
+
+
+def with_the_ruler(rulers: dict) -> str:
+    """The tables and the figure that need all runs of the ruler: task -> (base models, prompts)."""
+    found = {}
+    axes = {}
+    text = ""
+    for task, ruler in rulers.items():
+        read = [arm for arm in IDEAS if arm not in NO_MEAN[task]]
+        found[task] = {arm: in_samples(effects(task, [arm])[:, 0], ruler, False) for arm in read}
+        worth = log_worth(task, RULES)
+        mean_worth = (worth + log_worth(task, RULES, step=100)) / 2
+        pairs = [both_axes(x, effects(task, RULES), ruler, False) for x in (worth, mean_worth)]
+        axes[task] = (pairs[0][0], pairs[1][0], pairs[0][1])
+        text += f"\n## {task}: the ruler\n\n{ruler_table(task, ruler)}\n"
+        text += f"\n## {task}: effects in samples\n\n{idea_table(task, found[task])}\n"
+    figure(found, axes)
+    return text + f"\n## H11\n\n{slope_table(axes)}\n"
+
+
+def main() -> None:
+    parser = options(__doc__, range(0), TASKS)
+    parser.add_argument("--set", choices=SETS, help="run of it what is not there")
+    args = parser.parse_args()
+    predict()
+    if args.set:
+        tasks, replicates, others = SETS[args.set]
+        arms = [*RULERS[args.set].values(), *others]
+        for path, yields in ((ROWS, compare.measure), (CURVES, curves)):
+            fill(path, yields, compare.missing(path, args, arms, tasks, replicates), args.jobs)
+    text = "# Effects in samples. studies/samples.py says how. All columns but k times 100\n"
+    for name, task in product(SETS, TASKS):
+        if at(read_rows(ROWS), task=task, arm=RULERS[name][DEFAULT]):
+            text += f"\n## {task}: {name}\n\n{set_table(name, task)}\n"
+    rulers = {task: ruler_of("ruler", task) for task in TASKS}
+    if not np.isnan([*rulers.values()]).any():
+        text += with_the_ruler(rulers)
+    publish(ROWS, text)
 
 
 if __name__ == "__main__":
-    predict()
+    main()

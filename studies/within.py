@@ -49,9 +49,9 @@ def log_worth(task: str, arms: list[str], step: int = 0) -> np.ndarray:
     return matrix(GRADIENTS, "log_worth", arms, task=task, step=step)
 
 
-def effects(task: str, arms: list[str]) -> np.ndarray:
-    """Sampled accuracy, mean over the run, minus grpo's (base models, arms)."""
-    found = matrix(EFFECTS, "mean_sampled", ["grpo", *arms], task=task)
+def effects(task: str, arms: list[str], path: Path = EFFECTS, reference="grpo") -> np.ndarray:
+    """Sampled accuracy, mean over the run, minus the reference's (base models, arms)."""
+    found = matrix(path, "mean_sampled", [reference, *arms], task=task)
     return found[:, 1:] - found[:, :1]
 
 

@@ -48,7 +48,7 @@ def test_measures_and_differences(tmp_path):
     assert compare.differences(rows, "nthr", "x") == {1: 1, 2: 2}
     assert compare.differences(rows, "nthr@lr2", "x") == {2: -3}
     flags = "--prompts 45 --max-grad-norm 1000.5".split()
-    assert runs.flags("prompts45+max-grad-norm1000.5") == flags and runs.flags("") == []
+    assert runs.flags("prompts45,max-grad-norm=1000.5") == flags and runs.flags("") == []
 
 
 def test_a_changed_step():
