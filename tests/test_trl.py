@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("trl", reason="TRL is not installed: see tools/requirements-trl.txt")
 
-from advantages import VARIANTS, dr_grpo
+from advantages import VARIANTS
 from grpo import Rollout, policy_loss, response_logprobs, token_weights
 from model import read_responses
 from tasks import ADD, EOS, PAD
@@ -14,8 +14,8 @@ from tools import trl_variants as study
 
 G = 4
 DATA = [problem(ADD, [10**level - 1] * 2, level)._asdict() for level in ADD.levels]
-SIZE = {"num_generations": G, "per_device_train_batch_size": 4 * G, "max_completion_length": 22}
-RUN = {"max_steps": 3, "learning_rate": 0.01, "temperature": 1.3, "bf16": False}
+SETTINGS = {"num_generations": G, "per_device_train_batch_size": 4 * G, "temperature": 1.3}
+SETTINGS |= {"max_completion_length": 22, "max_steps": 3, "learning_rate": 0.01, "bf16": False}
 ODD = lambda completion_ids, **_: [len(ids) % 2.0 for ids in completion_ids]  # noqa: E731
 
 
@@ -23,9 +23,9 @@ def pair(variant, folder, **more):
     """A model with random weights, and the trainer of its twin."""
     model = tiny_gpt()
     twin, tokenizer = study.twin(model)
-    config = study.GRPOConfig(str(folder), **study.trl_settings(variant) | SIZE | RUN | more)
-    parts = (twin, ODD, config, study.Dataset.from_list(DATA), None, tokenizer)
-    return model, study.VariantTrainer(variant, *parts)
+    config = study.GRPOConfig(str(folder), **study.trl_settings(variant) | SETTINGS | more)
+    data = study.Dataset.from_list(DATA)
+    return model, study.VariantTrainer(variant, twin, ODD, config, data, None, tokenizer)
 
 
 @torch.no_grad()
@@ -38,42 +38,36 @@ def read(model, trl, batch) -> Rollout:
     hidden = read_responses(model, prompts, tokens[..., :-1])
     probs = (model.unembed(hidden) / 1.3).softmax(-1)
     logprobs = probs.gather(-1, tokens[..., None])[..., 0].log()
-    parts = (tokens, mask, mask.sum(-1) % 2.0, logprobs, probs, hidden)
-    return Rollout(*parts, temperature=1.3, prompts=prompts)
+    rewards = mask.sum(-1) % 2.0
+    return Rollout(tokens, mask, rewards, logprobs, probs, hidden, temperature=1.3, prompts=prompts)
 
 
 @pytest.mark.parametrize("aggregate, loss_type", [*study.LOSS_TYPE.items(), ("token", "dapo")])
-def test_log_probabilities_loss_and_gradient_are_those_of_trl(tmp_path, aggregate, loss_type):
+def test_log_probabilities_and_loss_are_those_of_trl(tmp_path, aggregate, loss_type):
     """Log-probabilities one position off; another temperature, clip or denominator."""
     model, trl = pair("ngrpo", tmp_path, loss_type=loss_type)
     trl.current_gradient_accumulation_steps = 1  # train() would set it
     batch = trl._generate_and_score_completions([row for row in DATA for _ in range(G)])
     rollout = read(model, trl, batch)
-    mask = rollout.mask
-    A = torch.randn(mask.size())
-    old = rollout.logprobs + torch.randn(mask.size()) / 3  # many ratios are beyond the clip
+    A, noise = torch.randn(2, *rollout.mask.size())
+    old = rollout.logprobs + noise / 3  # many ratios are beyond the clip
     batch |= {"advantages": A.flatten(0, 1), "old_per_token_logps": old.flatten(0, 1)}
     trl.max_completion_length = 25  # not the longest response's length
     their_loss = trl.compute_loss(trl.model, batch)
-    logprobs = response_logprobs(model, rollout)
-    weights = token_weights(mask, aggregate, max_length=25)
-    loss = policy_loss(logprobs, old, A, weights, 0.16, 0.24)
+    weights = token_weights(rollout.mask, aggregate, max_length=25)
+    loss = policy_loss(response_logprobs(model, rollout), old, A, weights, 0.16, 0.24)
     assert loss.item() == pytest.approx(their_loss.item(), rel=1e-4)
-    their_gradient = torch.autograd.grad(their_loss, trl.model.parameters())
-    for g, their_g in zip(torch.autograd.grad(loss, model.parameters()), their_gradient):
-        assert (g - their_g).norm() <= 1e-4 * their_g.norm()
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name not in study.ALSO])
 def test_advantages_inside_trl_are_those_of_the_variant(tmp_path, variant):
     """What a variant reads is of another position, group or temperature, or of older weights."""
-    model, trl = pair(variant, tmp_path, scale_rewards=False)  # TRL: r - mu, as in dr_grpo
+    model, trl = pair(variant, tmp_path)
 
     def checked(inputs):
         batch = type(trl)._generate_and_score_completions(trl, inputs)
         rollout = read(model, trl, batch)
         close(batch["advantages"], VARIANTS[variant](rollout).flatten(0, 1), 1e-4)
-        close(torch.tensor(trl._logs["advantages"]), dr_grpo(rollout)[..., 0].flatten(), 1e-6)
         return batch
 
     trl._generate_and_score_completions = checked
@@ -81,7 +75,7 @@ def test_advantages_inside_trl_are_those_of_the_variant(tmp_path, variant):
 
 
 def test_each_process_keeps_its_own_rewards(tmp_path, monkeypatch):
-    """Rewards of another process, or of groups that are cut elsewhere, or that are no 0 or 1."""
+    """Rewards of another process, or of groups that are cut elsewhere."""
     _, trl = pair("grpo", tmp_path)
     given = ([{}] * 8, [""] * 8, [""] * 8, [[0]] + [[0, 0]] * 7)
     monkeypatch.setattr("accelerate.Accelerator.process_index", 1)
@@ -89,19 +83,6 @@ def test_each_process_keeps_its_own_rewards(tmp_path, monkeypatch):
     trl._calculate_rewards(*given)
     assert [group.tolist() for group in trl.rewards] == [[1, 0, 0, 0], [0, 0, 0, 0]]
     assert trl._pending_metrics["all_fail"] == [0.25]
-    monkeypatch.setattr("trl.trainer.grpo_trainer.gather", lambda r: r / 2)
-    with pytest.raises(ValueError, match="rewards must be 0 or 1"):
-        trl._calculate_rewards(*given)
-
-
-def test_what_cannot_work_is_refused(tmp_path, monkeypatch):
-    """Training on advantages that a variant does not mean, or that mix two groups."""
-    for variant in study.ALSO:
-        with pytest.raises(ValueError, match=f"{variant} is refused: it also "):
-            pair(variant, tmp_path)
-    monkeypatch.setattr(study.GRPOConfig, "world_size", 2)
-    with pytest.raises(ValueError, match="6 rows a device: not whole groups of 4"):
-        pair("grpo", tmp_path, per_device_train_batch_size=6)
 
 
 def test_a_response_that_was_cut_off_gets_no_reward():
