@@ -439,7 +439,7 @@ def test_the_policy_learns(sign):
     train.warm_up(model, copy_a_digit, SEED, 1.0, 1.0, steps=60)  # or no reward would be found
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     rewards = []
-    for _ in range(41):
+    for _ in range(61):
         rollout = sample_rollout(model, copy_a_digit, problems, 20)
         rewards.append(rollout.rewards.mean().item())
         update(model, optimizer, rollout, sign * VARIANTS["grpo"](rollout))
