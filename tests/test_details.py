@@ -44,7 +44,7 @@ def test_the_model_is_the_usual_one():
     close(model(tokens)[0], model.norm(x))
     first = GPT(18, 60)  # weights that are larger: the first responses are then far from random
     assert all(0.018 < w.std() < 0.022 for w in first.parameters() if w.dim() == 2)
-    assert (len(first.blocks), first.unembed.in_features) == (2, 64)
+    assert (len(first.blocks), first.unembed.in_features, first.unembed.bias) == (2, 64, None)
 
 
 def test_defaults_and_limits():
@@ -130,6 +130,7 @@ def test_update_equals_its_steps_by_hand(options, monkeypatch):
     close([call.args[2] for call in reads.call_args_list], parts)
     assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
     close([*model.parameters()], [*by_hand.parameters()], 1e-7)
+    assert not any(update(model, None, rollout, 0 * A).values())  # nothing to learn: no step
 
 
 def test_answer_likelihood_equals_one_row_at_a_time():

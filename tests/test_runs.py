@@ -92,6 +92,7 @@ def test_what_a_seed_decides():
         steps = loop(f"--seed {seed}")
         torch.manual_seed(n)  # from which nothing is drawn
         texts.append([(rollout.problems[0], rollout.texts) for rollout, *_ in steps])
+        assert torch.initial_seed() == n  # a critic, which seeds again, is built for `critic` alone
     assert texts[0] == texts[1]
     assert texts[0][0][0] != texts[2][0][0]
 
@@ -99,8 +100,8 @@ def test_what_a_seed_decides():
 def test_a_folder_names_what_differs_from_the_defaults():
     """A run with another setting that silently replaces an earlier one."""
     same = "--variant ngrpo --clip-high 0.24 --threads 2 --out elsewhere"  # 0.24: its own default
-    args = train.parse_arguments(f"{same} --seed 7 --minibatches 1 --clip-low 0.2".split())
-    assert args.name == "add-ngrpo-seed7-clip_low0.2-minibatches1"
+    args = train.parse_arguments(f"{same} --seed 7 --max-grad-norm 2 --clip-low 0.2".split())
+    assert args.name == "add-ngrpo-seed7-clip_low0.2-max_grad_norm2.0"
 
 
 # ---- What a setting reaches
@@ -202,16 +203,14 @@ def test_metrics_of_a_rollout():
     assert train.rollout_metrics(x, x.token_bias, ADD) == pytest.approx(expected, rel=1e-5)
 
 
-NAN = {"loss": math.nan, "grad_norm": 1.0}
-INF = {"loss": 1.0, "grad_norm": math.inf}
 CTRL_C = (130, ["train.py: stopped by Ctrl-C"])
 NOT_FINITE = "train.py: error: step %d: loss or gradient not finite; is --lr too high?"
 STOPS = [  # a function; what its calls do, DEFAULT is the usual; what run() gives; rows that stay
     (train, "warm_up", [KeyboardInterrupt], CTRL_C, 0),
     (train, "update", [DEFAULT, KeyboardInterrupt], CTRL_C, 1),
     (train, "evaluate", [DEFAULT] * 5 + [KeyboardInterrupt], CTRL_C, 2),
-    (train, "update", [INF], (NOT_FINITE % 1, []), 0),
-    (train, "update", [DEFAULT, NAN], (NOT_FINITE % 2, []), 1),
+    (train, "update", [{"loss": 1.0, "grad_norm": math.inf}], (NOT_FINITE % 1, []), 0),
+    (train, "update", [DEFAULT, {"loss": math.nan, "grad_norm": 1.0}], (NOT_FINITE % 2, []), 1),
     (torch, "save", [OSError("disk full")], ("train.py: error: disk full", []), 2),
 ]
 
