@@ -10,8 +10,7 @@ without bias, which 1 - (1 - c/n)^N is not. A problem counts as solved if one of
 
 "again" is the base model with other samples: gains and losses no larger than its own say nothing.
 
-docs/tables/allfail.csv has a row a problem and a column a model: its correct responses. Tables
-(docs/tables/allfail.md) and docs/allfail.png are made from it alone. What is there is not sampled
+docs/tables/allfail.csv has a row a problem and a column a model: its correct responses. docs/tables/allfail.md is made from it alone. What is there is not sampled
 again. A run that is missing is made.
 """
 
@@ -22,7 +21,7 @@ from scipy import stats
 import train
 from grpo import sample_rollout
 from model import GPT
-from studies.common import TABLES, at, commit, draw_lines, fill, finished, interval, markdown
+from studies.common import TABLES, at, commit, fill, finished, interval, markdown
 from studies.common import options, publish, read_rows, settings, shown, without_rows
 from studies.runs import run
 from tasks import MUL, Problem
@@ -32,7 +31,6 @@ MODELS = ("base", "again", "grpo", "pos_only", "negative", "likelihood")
 PROBLEMS = 30  # of each level
 SAMPLES = 1024
 ROUND = 64  # of them at once
-SIZES = [2**k for k in range(11)]  # N
 HARD = [*MUL.levels][len(MUL.levels) // 2 :]
 
 
@@ -96,16 +94,6 @@ def solved_table(levels) -> str:
     return markdown(["after", "solved, minus base, points", "only after", "only before"], cells)
 
 
-def figure() -> None:
-    """pass@N over N, a line a model, by level: mean over problems and seeds."""
-    names = [name for name in MODELS if name != "again"]
-    panels = {}
-    for level in MUL.levels:
-        correct = {name: np.concatenate(by_model(name, [level])) for name in names}
-        panels[f"{level} digits"] = {name: pass_at(correct[name], SIZES).mean(0) for name in names}
-    draw_lines("allfail", SIZES, panels, xlabel="N", ylabel="pass@N", xscale="log")
-
-
 if __name__ == "__main__":
     args = options(__doc__, range(1, 7), ("mul",)).parse_args()
     fill(ROWS, measure, without_rows(ROWS, args), args.jobs)
@@ -113,4 +101,3 @@ if __name__ == "__main__":
     for levels in (MUL.levels, HARD):
         tables.append(f"Levels {levels[0]} to {levels[-1]}:\n\n{solved_table(levels)}")
     publish(ROWS, "\n\n".join(["# What can be solved at all", *tables]) + "\n")
-    figure()

@@ -144,18 +144,6 @@ def pyplot():
     return plt
 
 
-def draw_lines(name: str, x, panels: dict[str, dict], **axes) -> None:
-    """Draws docs/<name>.png: title of a panel -> label of a line -> its y; axes: as of ax.set."""
-    plt = pyplot()
-    _, row = plt.subplots(1, len(panels), figsize=(10, 3), sharey=True, layout="constrained")
-    for ax, (title, lines) in zip(row, panels.items()):
-        for i, (label, y) in enumerate(lines.items()):
-            ax.plot(x, y, color=plt.cm.tab20(i), label=label)
-        ax.set(title=title, **axes)
-    row[-1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    plt.savefig(ROOT / "docs" / f"{name}.png", dpi=100)
-
-
 def with_errors(intervals, scale: float = 100) -> tuple:
     """What interval() returns, several times, as errorbar takes it: means and errors, in points."""
     mean, low, high = scale * np.reshape([*intervals], (-1, 3)).T

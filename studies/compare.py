@@ -11,6 +11,7 @@ Every run has train.py's settings. --arms names one of these sets:
                    substituted_up: `substituted` without its pushes down
     rates          half and twice the learning rate
     misconception  the warm-up shows solutions without carrying, but for one in a thousand
+    sum            grpo on `sum`
 
 Seeds stand side by side, one thread each. Each seed's rows are added to docs/tables/compare.csv
 when the seed is whole. A row that is there is not run again, and a finished run of these settings
@@ -42,6 +43,7 @@ ARMS = {  # set: its arms (see studies.runs), testbeds and number of seeds
     "controls": (["random", "grpo@settled", "substituted_up"], ["add"], 6),
     "rates": ([f"{x}@lr{lr}" for x in FOUR for lr in (15e-5, 6e-4)], ["add"], 4),
     "misconception": ([f"{x}@misconception" for x in ("grpo", *PUSHED)], ["add"], 6),
+    "sum": (["grpo"], ["sum"], REPLICATES),
 }
 EVALUATED = np.arange(0, 401, 25)  # steps
 PARTS = {"first": slice(10), "last": slice(-10, None), "all": slice(None)}  # steps
@@ -183,7 +185,7 @@ def figure() -> None:
     """Sampled accuracy of grpo over the steps: mean and range over base models, a colour a task."""
     plt = pyplot()
     _, ax = plt.subplots(figsize=(6, 3), layout="constrained")
-    for task in ("add", "mul"):
+    for task in TASKS:
         y = 100 * np.array([curve(row) for row in rows_of(task, CURVES, arm="grpo")])
         ax.plot(EVALUATED, y.mean(0), label=task)
         ax.fill_between(EVALUATED, y.min(0), y.max(0), alpha=0.2)
@@ -193,12 +195,12 @@ def figure() -> None:
 
 
 def main() -> None:
-    parser = options(__doc__, range(0), ("add", "mul"))
+    parser = options(__doc__, range(0), tuple(TASKS))
     parser.add_argument("--arms", choices=ARMS, default="variants", help="a set of arms")
     args = parser.parse_args()
     for path, yields in ((ROWS, measure), (CURVES, curves)):
         fill(path, yields, missing(path, args, *ARMS[args.arms]), args.jobs)
-    tables = [f"\n## {task}\n\n{table(task)}\n" for task in ("add", "mul")]
+    tables = [f"\n## {task}\n\n{table(task)}\n" for task in TASKS]
     publish(ROWS, "\n".join(["# What training brings, minus `grpo`, in points", *tables]))
     figure()
 

@@ -16,7 +16,7 @@ other steps the groups are chosen such that as many have each p as at step 400 o
 300 rollouts have too few of a p, those that there are get more weight; a p without any is left out.
 
 docs/tables/displacement.csv has a row a task, base seed, step, arm and number of correct responses;
-docs/tables/displacement.md and docs/displacement.png are made from it alone.
+docs/tables/displacement.md is made from it alone.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from grpo import Rollout, response_logprobs
 from model import GPT
-from studies.common import REPLICATES, TABLES, at, commit, draw_lines, fill, interval, markdown
+from studies.common import REPLICATES, TABLES, at, commit, fill, interval, markdown
 from studies.common import options, publish, read_rows, settings, shown, without_rows
 from studies.gradients import FUNCTIONS, gradient, sampled
 from studies.runs import KEPT, kept
@@ -141,16 +141,8 @@ def table(task: str) -> str:
     return markdown(["displaced, %", *columns], cells)
 
 
-def figure() -> None:
-    """Displaced groups over the steps, a line an arm: mean over base models."""
-    mean = lambda *what: 100 * np.mean([*shares(*what).values()])  # noqa: E731
-    panels = {x: {arm: [mean(x, arm, n) for n in KEPT] for arm in ARMS} for x in ("add", "mul")}
-    draw_lines("displacement", KEPT, panels, xlabel="step of grpo's run", ylabel="displaced, %")
-
-
 if __name__ == "__main__":
     args = options(__doc__, range(1, REPLICATES + 1), ("add", "mul")).parse_args()
     fill(ROWS, measure, without_rows(ROWS, args), args.jobs)
     tables = [f"## {task}\n\n{table(task)}\n" for task in ("add", "mul")]
     publish(ROWS, "\n".join(["# Does a step make correct responses less likely?\n", *tables]))
-    figure()

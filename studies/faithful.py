@@ -19,8 +19,8 @@ A step of `sum` hands on all of it, so "carry" is the running total, and no digi
 shares are counted: responses that are, to the character, what follows; and those that give the
 true answer, whatever is given ("truth").
 
-docs/tables/faithful.csv has a row a model, shares from 0 to 1; docs/tables/faithful.md and
-docs/faithful.png are made from it alone. What is there is not measured again. A run that is missing
+docs/tables/faithful.csv has a row a model, shares from 0 to 1; docs/tables/faithful.md is made from
+it alone. What is there is not measured again. A run that is missing
 is made: of `sum`, which studies.compare leaves out, all.
 """
 
@@ -31,8 +31,8 @@ import torch
 
 import train
 from grpo import judge, sample_rollout
-from studies.common import REPLICATES, ROOT, TABLES, by_seed, commit, fill, finished, interval
-from studies.common import markdown, options, publish, pyplot, read_rows, settings, shown
+from studies.common import REPLICATES, TABLES, by_seed, commit, fill, finished, interval
+from studies.common import markdown, options, publish, read_rows, settings, shown
 from studies.common import without_rows
 from studies.runs import run
 from tasks import MARKER, SUM, TASKS, Problem, Task
@@ -126,20 +126,7 @@ def table() -> str:
     return markdown(["task", "model", *(name.replace("_", " ") for name in names)], cells)
 
 
-def figure() -> None:
-    """Columns that tell: a line a base model, from before to after grpo."""
-    plt = pyplot()
-    _, axes = plt.subplots(1, 4, figsize=(10, 2.6), sharey=True, layout="constrained")
-    names = ("steps_correct", "digit_follows", "carry_follows", "carry_truth")
-    for ax, name in zip(axes, names):
-        for i, task in enumerate(TASKS):
-            ax.plot([i, i + 0.4], [[*column(task, m, name).values()] for m in MODELS], f"C{i}o-")
-        ax.set(title=name, xticks=[0.2, 1.2, 2.2], xticklabels=TASKS, xlim=(-0.2, 2.6))
-    plt.savefig(ROOT / "docs" / "faithful.png", dpi=100)
-
-
 if __name__ == "__main__":
     args = options(__doc__, range(1, REPLICATES + 1), tuple(TASKS)).parse_args()
     fill(ROWS, measure, without_rows(ROWS, args), args.jobs)
     publish(ROWS, f"# Is the answer read off the steps? See studies/faithful.py\n\n{table()}\n")
-    figure()

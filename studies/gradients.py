@@ -25,7 +25,7 @@ grpo_G2 to grpo_G64, whose groups have another size, have other rollouts: with a
 step 0.
 
 docs/tables/gradients.csv has a row a task, base seed, step and arm. What is there is not computed
-again. docs/tables/gradients.md and docs/gradients.png are made from it alone. The weights of grpo's
+again. docs/tables/gradients.md is made from it alone. The weights of grpo's
 runs are kept in --out as kept-<step>.pt; remove them when the core has changed.
 """
 
@@ -47,8 +47,8 @@ from grpo import Rollout, answer_likelihood, response_logprobs, sample_rollout
 from grpo import token_bias, token_weights
 from model import GPT
 from studies.arms import RULES, RULES_LOSS
-from studies.common import REPLICATES, ROOT, TABLES, at, commit, fill, markdown, options, publish
-from studies.common import pyplot, read_rows, settings, shown, with_errors
+from studies.common import REPLICATES, TABLES, at, commit, fill, markdown, options, publish
+from studies.common import read_rows, settings, shown
 from studies.measures import measures, replicates, resampled
 from studies.runs import kept
 from tasks import TASKS
@@ -177,7 +177,7 @@ def measure(task: str, seed: int, out: str):
             yield from (head | {"commit": commit()} | x for x in rows if x["arm"] in names)
 
 
-# ---- The tables, the figure, the command line
+# ---- The tables, the command line
 def means(rows: list[dict], column: str) -> dict[str, tuple]:
     """arm -> what resampled gives of a column; the largest first."""
     found = {}
@@ -212,18 +212,15 @@ def after_scaling(rows: list[dict]) -> float:
     return stats.spearmanr(pairs).statistic if pairs else np.nan
 
 
-def figure(rows: list[dict]) -> None:
-    """`one` minus grpo's by arm, at the base models, with intervals over them."""
-    plt = pyplot()
-    _, axes = plt.subplots(1, 2, figsize=(9, 6), sharex=True, sharey=True, layout="constrained")
-    found = {task: means(at(rows, task=task, step=0), "one_minus_grpo") for task in ("add", "mul")}
-    arms = [arm for arm in found["add"] if arm not in ("grpo", *SIZES)][::-1]
-    for ax, task in zip(axes, found):
-        mean, error = with_errors([found[task][arm] for arm in arms], 1)
-        ax.errorbar(mean, arms, xerr=error, fmt="o")
-        ax.axvline(0, color="grey", linewidth=0.8)
-        ax.set(title=task, xlabel="alignment of one rollout, minus that of grpo")
-    plt.savefig(ROOT / "docs" / "gradients.png", dpi=100)
+def in_words(rows: list[dict]) -> str:
+    """A sentence an arm, best worth first; of one base model the interval is two errors."""
+    bias = means(rows, "bias")
+    lines = []
+    for arm, ln in means(rows, "log_worth").items():
+        worth = shown(np.exp(ln), 1, ".2f")
+        turned = f"cosine of the mean with grad J: {bias[arm][0]:.2f}"
+        lines.append(f"{arm}: one rollout is as good as {worth} of grpo's; {turned}")
+    return "\n".join(lines)
 
 
 def own(variant: str, task: str, seed: int, out: str) -> None:
@@ -232,8 +229,8 @@ def own(variant: str, task: str, seed: int, out: str) -> None:
     names = ["grpo", "nthr", "pos_only", "likelihood", variant]
     rows = [*cell(args, train.base_model(args), names, *OWN)]
     committed = [x for x in at(read_rows(ROWS), task=task, step=0) if x["arm"] in names]
-    print(f"Base seed {seed}, {OWN[0]} rollouts; intervals are two errors:\n\n{table(rows)}\n")
-    print(f"{ROWS.name}, step 0; intervals resample base models:\n\n{table(committed)}")
+    print(f"Base model {seed} of {task}, {OWN[0]} rollouts:\n\n{in_words(rows)}\n")
+    print(f"Twelve base models, {ROWS.name}:\n\n{in_words(committed)}")
 
 
 def main() -> None:
@@ -251,7 +248,6 @@ def main() -> None:
         rank = after_scaling(at(rows, task=task, seed=seed, step=0))
         text += f"\nRank correlation after AdamW's scaling, {task}, base seed {seed}: {rank:.2f}\n"
     publish(ROWS, text)
-    figure(rows)
 
 
 if __name__ == "__main__":

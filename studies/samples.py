@@ -11,16 +11,14 @@ grpo@width=128,prompts=32. The sets:
 
 The arms of a set and a base model are one job: they share the base model and one processor. A row
 that is there is not run again, and a finished run of these settings in --out is only read.
-docs/tables/samples.csv has a row a run. samples-curves.csv has, at every evaluation, sampled
-accuracy by level, and the share of all-fail groups in the 25 steps before it. Without --set nothing
-is run: docs/tables/samples.md and docs/samples.png are made from the CSV files alone.
+docs/tables/samples.csv has a row a run, samples-curves.csv sampled accuracy by level at every
+evaluation. Without --set nothing is run: docs/tables/samples.md, docs/samples.png and docs/h11.png
+are made from the CSV files alone.
 
-docs/tables/samples-prediction.csv has the effect that is predicted for grpo with each number of
-prompts: the slope of effect on ln worth between seven variants, times ln(P / 64). The slope is that
-of the line through the seven means over base models (studies.within, "between rules"). In its
-interval base models are drawn with replacement, and the seven rules too; a draw has one slope. So
-it is the interval of the slope alone: how the runs with P prompts scatter is not in it. The file is
-written once, before the first run; a file that is there is not changed.
+docs/tables/samples-prediction.csv has the effect that was predicted for each number of prompts:
+the slope of effect on ln worth between seven variants (studies.within, base models and rules
+resampled), times ln(P / 64). So its interval is that of the slope alone. It was committed (013f943)
+before the first run, and never changes.
 """
 
 from itertools import product
@@ -29,10 +27,9 @@ import numpy as np
 
 from studies import compare
 from studies.common import REPLICATES, ROOT, TABLES, at, fill, interval, markdown, options, publish
-from studies.common import pyplot, read_rows, shown, with_errors, write_rows
-from studies.ruler import DEFAULT, PROMPTS, between, both_axes, estimate, in_samples, means
-from studies.ruler import monotone, resampled, slopes, verdict
-from studies.runs import run
+from studies.common import pyplot, read_rows, shown, with_errors
+from studies.ruler import DEFAULT, PROMPTS, both_axes, estimate, in_samples, means
+from studies.ruler import monotone, slopes, verdict
 from studies.within import EFFECTS, OTHERS, SEVEN, effects, log_worth, matrix
 
 ROWS = TABLES / "samples.csv"
@@ -68,36 +65,6 @@ IDEAS = [*SEVEN, "rloo", "critic", "culling", *OTHERS]  # whose effects are read
 NO_MEAN = {"add": ["critic", "culling"], "mul": []}  # but these: a mean describes no run of theirs
 COLUMNS = ["mean_sampled", "mean_hard", "final_sampled", "all_fail_all", "reward_minus_held_out"]
 COLUMNS += ["grad_norm_all"]
-
-
-# ---- Predictions
-def predictions(task: str) -> list[dict]:
-    """The effect of P prompts by the slope of effect on ln worth between rules, and its interval."""
-    _, slopes = between(*resampled(log_worth(task, SEVEN), effects(task, SEVEN), rules=True))
-    rows = []
-    for P in PROMPTS:
-        if P != DEFAULT:
-            found = estimate(slopes * np.log(P / DEFAULT))
-            rows.append(
-                {"task": task, "prompts": P} | dict(zip(("predicted", "low", "high"), found))
-            )
-    return rows
-
-
-def predict() -> None:
-    """Writes the predictions, unless they are there."""
-    if not PREDICTION.exists():
-        write_rows(PREDICTION, [row for task in TASKS for row in predictions(task)])
-
-
-# ---- Runs and what is kept of them
-def curves(*job):
-    """The rows of CURVES, from the runs that measure() made."""
-    task, seed, out, _ = job
-    for row in compare.curves(*job):
-        steps = read_rows(run(task, row["arm"], seed, out) / "metrics.csv")
-        all_fail = [float(step["all_fail"]) for step in steps]
-        yield row | {f"all_fail {n}": np.mean(all_fail[n - 25 : n]) for n in compare.EVALUATED[1:]}
 
 
 # ---- Tables and a figure, from the CSV files alone
@@ -178,30 +145,37 @@ def slope_table(axes: dict) -> str:
     return markdown(["slope of ln k on ln worth", *axes], cells)
 
 
-def figure(found: dict, axes: dict) -> None:
-    """Above k of each idea, with its interval; below ln k of each rule against its ln worth."""
+def draw_ideas(found: dict) -> None:
+    """k of each idea with its interval: blue if that is above 1, red if it is below, else grey."""
     plt = pyplot()
-    shape = {"sharex": "row", "sharey": "row", "height_ratios": (4, 3), "layout": "constrained"}
-    _, panels = plt.subplots(2, 2, figsize=(9, 10), **shape)
+    _, axes = plt.subplots(1, 2, figsize=(9, 5.5), sharey=True, layout="constrained")
     order = sorted(IDEAS, key=lambda arm: found["mul"][arm][0])
-    for above, below, task in zip(*panels, TASKS):
-        nothing = ([np.nan] * 3,)
-        k, error = with_errors([found[task].get(arm, nothing)[0] for arm in order], 1)
-        above.errorbar(k, order, xerr=error, fmt="o")
-        above.axvline(1, color="grey", linewidth=0.8)
-        above.set(title=task, xscale="log", xlabel="trains as grpo with so many times the samples")
-        above.set_xticks([0.5, 0.7, 1, 1.4, 2], ["0.5", "0.7", "1", "1.4", "2"])
-        above.minorticks_off()
-        x, _, y = axes[task]
-        ln_k, error = with_errors([estimate(drawn) for drawn in y.T], 1)
-        below.errorbar(x[0], ln_k, yerr=error, fmt="o")
-        for rule, *point in zip(RULES, x[0], ln_k):
-            below.annotate(f" {rule}", point, fontsize=7)
-        for slope, color in ((1, "grey"), (slopes(x, y)[0], "C1")):
-            below.axline((0, 0), slope=slope, color=color, label=f"slope {slope:.2f}")
-        below.set(xlabel="ln worth at the base model", ylabel="ln k")
-        below.legend(frameon=False)
+    for ax, task in zip(axes, TASKS):
+        ax.plot([1] * len(order), order, color="grey", linewidth=0.8)  # k = 1; the order of rows
+        for arm, (k, *_) in found[task].items():
+            color = "C0" if k[1] > 1 else "C3" if k[2] < 1 else "grey"
+            middle, error = with_errors([k], 1)
+            ax.errorbar(middle, [arm], xerr=error, fmt="o", color=color)
+        ax.set(title=task, xscale="log", xlabel="trains as grpo with so many times the samples")
+        ax.set_xticks([0.5, 0.7, 1, 1.4, 2], ["0.5", "0.7", "1", "1.4", "2"])
+        ax.minorticks_off()
     plt.savefig(ROOT / "docs" / "samples.png", dpi=100)
+
+
+def draw_h11(axes: dict) -> None:
+    """ln k of each rule against its ln worth, with the line that was found and the expected one."""
+    plt = pyplot()
+    _, panels = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
+    for ax, (task, (x, _, y)) in zip(panels, axes.items()):
+        ln_k, error = with_errors([estimate(drawn) for drawn in y.T], 1)
+        ax.errorbar(x[0], ln_k, yerr=error, fmt="o")
+        for rule, *point in zip(RULES, x[0], ln_k):
+            ax.annotate(f" {rule}", point, fontsize=7)
+        for slope, color in ((1, "grey"), (slopes(x, y)[0], "C1")):
+            ax.axline((0, 0), slope=slope, color=color, label=f"slope {slope:.2f}")
+        ax.set(title=task, xlabel="ln worth at the base model", ylabel="ln k")
+        ax.legend(frameon=False)
+    plt.savefig(ROOT / "docs" / "h11.png", dpi=100)
 
 
 def with_the_ruler(rulers: dict) -> str:
@@ -218,7 +192,8 @@ def with_the_ruler(rulers: dict) -> str:
         axes[task] = (pairs[0][0], pairs[1][0], pairs[0][1])
         text += f"\n## {task}: the ruler\n\n{ruler_table(task, ruler)}\n"
         text += f"\n## {task}: effects in samples\n\n{idea_table(task, found[task])}\n"
-    figure(found, axes)
+    draw_ideas(found)
+    draw_h11(axes)
     return text + f"\n## H11\n\n{slope_table(axes)}\n"
 
 
@@ -226,11 +201,10 @@ def main() -> None:
     parser = options(__doc__, range(0), TASKS)
     parser.add_argument("--set", choices=SETS, help="run of it what is not there")
     args = parser.parse_args()
-    predict()
     if args.set:
         tasks, replicates, others = SETS[args.set]
         arms = [*RULERS[args.set].values(), *others]
-        for path, yields in ((ROWS, compare.measure), (CURVES, curves)):
+        for path, yields in ((ROWS, compare.measure), (CURVES, compare.curves)):
             fill(path, yields, compare.missing(path, args, arms, tasks, replicates), args.jobs)
     text = "# Effects in samples. studies/samples.py says how. All columns but k times 100\n"
     for name, task in product(SETS, TASKS):

@@ -97,8 +97,7 @@ def test_update_equals_its_steps_by_hand(options, monkeypatch):
     model = tiny_gpt().double()
     rollout = sample(model, levels=(2, 5, 4, 3, 2, 3))
     rollout.rewards = torch.tensor([MIXED, ONE, FAIL, REAL, REAL, ONE], dtype=torch.float64)
-    rollout.max_length = 24
-    # Lopsided changes, so that k3 has a sign.
+    rollout.max_length = 24  # what follows is lopsided, so that k3 has a sign
     rollout.reference_logprobs = rollout.logprobs - 0.5 * torch.rand(rollout.mask.size())
     rollout.logprobs = rollout.logprobs + 0.8 * torch.rand(rollout.mask.size()) - 0.3
     A = 10 * advantages.grpo(rollout)  # gradients are longer than 1; the third group has none

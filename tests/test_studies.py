@@ -1,6 +1,7 @@
 """The studies' arithmetic, on rows, groups and responses whose answers are known."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,8 +10,8 @@ import torch
 pytest.importorskip("scipy", reason="the studies need scipy: see studies/requirements.txt")
 from advantages import grpo  # noqa: E402
 from grpo import policy_loss, response_logprobs, token_weights  # noqa: E402
-from studies import arms, common, compare, displacement  # noqa: E402
-from studies import gradients, measures, prediction, ruler, samples, verdicts  # noqa: E402
+from studies import allfail, arms, common, compare, displacement  # noqa: E402
+from studies import faithful, gradients, measures, ruler, verdicts  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
 from train import COLUMNS  # noqa: E402
@@ -65,16 +66,17 @@ def test_displaced_groups(monkeypatch):
     assert displacement.shares("add", "grpo", 0) == {1: pytest.approx(0.6 * 0.5 + 0.4 * 0.1)}
 
 
-def test_predictions(monkeypatch, tmp_path):
-    """An interval of the line, not of an arm; predictions that are not those of the rule."""
-    line = [np.array([x]) for x in ([0.0, 1, 2, 5], [1.0, 0, 3, 4])]  # y = (4 + 5 x) / 7
-    monkeypatch.setattr(prediction, "axes_of", lambda *_: line)
-    *_, row = prediction.predictions("add")  # at x = 5
-    assert [row["predicted"], row["high"]] == pytest.approx([29 / 7, 29 / 7 + 7.0753], abs=1e-4)
-    committed = samples.PREDICTION.read_text()
-    monkeypatch.setattr(samples, "PREDICTION", tmp_path / "prediction.csv")
-    samples.predict()
-    assert samples.PREDICTION.read_text() == committed
+def test_a_changed_line_and_pass_at():
+    """A change that is passed on too far, or not, or is not given; draws with replacement."""
+    for task, kind, numbers, given, rest in (
+        ("add", "digit", [347, 285], "12,14,06", "# 642"),  # the second line is changed
+        ("add", "carry", [1996, 8009], "15,00,", "09,09# 9905"),
+        ("sum", "carry", [7, 8, 5, 1], "15,19,", "20#20"),
+    ):
+        p = problem(TASKS[task], numbers, 4)
+        new = faithful.changed(TASKS[task], p, kind, SimpleNamespace(integers=lambda *_: 1))
+        assert new == p._replace(prompt=p.prompt + given, solution=rest)
+    assert allfail.pass_at([3], [2])[0, 0] == pytest.approx(1 - 1021 / 1024 * 1020 / 1023)
 
 
 def test_measures_of_gradients():
@@ -136,8 +138,7 @@ def test_the_arms():
     assert A[0].min() < 0 == A[1].min() < A[1].max()
 
 
-# ---- Effects in samples
-K = 90 / 64
+K = 90 / 64  # of the effects in samples
 NOISE = np.random.default_rng(0).normal(size=(12, 7))
 FIRST_SIX = np.arange(12) < 6
 STRAIGHT = 10 * np.log(np.array(ruler.PROMPTS) / 64) + 100 * NOISE[:, :1]  # in ln P; own levels
