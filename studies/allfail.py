@@ -20,9 +20,8 @@ from scipy import stats
 
 import train
 from grpo import sample_rollout
-from model import GPT
-from studies.common import TABLES, at, commit, fill, finished, interval, markdown
-from studies.common import options, publish, read_rows, settings, shown, without_rows
+from studies.common import TABLES, at, commit, complete, finished, interval, markdown
+from studies.common import options, percent, publish, read_rows, settings, shown
 from studies.runs import run
 from tasks import MUL, Problem
 
@@ -31,7 +30,6 @@ MODELS = ("base", "again", "grpo", "pos_only", "negative", "likelihood")
 PROBLEMS = 30  # of each level
 SAMPLES = 1024
 ROUND = 64  # of them at once
-HARD = [*MUL.levels][len(MUL.levels) // 2 :]
 
 
 def pass_at(correct: np.ndarray, sizes: list[int]) -> np.ndarray:
@@ -40,7 +38,7 @@ def pass_at(correct: np.ndarray, sizes: list[int]) -> np.ndarray:
     return 1 - stats.hypergeom.pmf(0, SAMPLES, np.asarray(correct)[:, None], np.array(sizes))
 
 
-def count(model: GPT, problems: list[Problem], seed: int) -> list[int]:
+def count(model, problems: list[Problem], seed: int) -> list[int]:
     """How many of SAMPLES responses to each problem are correct."""
     rng = torch.Generator().manual_seed(seed)
     correct = torch.zeros(len(problems))
@@ -66,11 +64,11 @@ def measure(task: str, seed: int, out: str):
         yield row | {name: counts[name][i] for name in MODELS}
 
 
-def by_model(name: str, levels) -> list[np.ndarray]:
-    """The correct responses of a model: an array of problems for each seed."""
+def by_model(name: str, levels) -> np.ndarray:
+    """The correct responses of a model: (base models, problems)."""
     rows = [row for row in read_rows(ROWS) if int(row["level"]) in levels]
     seeds = sorted({row["seed"] for row in rows})
-    return [np.array([int(row[name]) for row in at(rows, seed=seed)]) for seed in seeds]
+    return np.array([[int(row[name]) for row in at(rows, seed=seed)] for seed in seeds])
 
 
 def level_table(N: int) -> str:
@@ -78,26 +76,25 @@ def level_table(N: int) -> str:
     cells = []
     for level in MUL.levels:
         means = [[pass_at(x, [N]).mean() for x in by_model(name, [level])] for name in MODELS]
-        cells.append([str(level), *(shown(interval(x), form=".1f") for x in means)])
+        cells.append([str(level), *map(percent, means)])
     return markdown([f"level, pass@{N}", *(f"`{name}`" for name in MODELS)], cells)
 
 
 def solved_table(levels) -> str:
     """Shares of problems that only the model solves, and that only the base model does."""
+    before = by_model("base", levels) > 0
     cells = []
     for name in MODELS[1:]:
-        pairs = [*zip(by_model(name, levels), by_model("base", levels))]
-        won = [((a > 0) & (b == 0)).mean() for a, b in pairs]
-        lost = [((a == 0) & (b > 0)).mean() for a, b in pairs]
-        net = np.subtract(won, lost)
-        cells.append([f"`{name}`", *(shown(interval(x)) for x in (net, won, lost))])
+        after = by_model(name, levels) > 0  # solved
+        won = (after & ~before).mean(1)
+        lost = (before & ~after).mean(1)
+        cells.append([f"`{name}`", *(shown(interval(x)) for x in (won - lost, won, lost))])
     return markdown(["after", "solved, minus base, points", "only after", "only before"], cells)
 
 
 if __name__ == "__main__":
-    args = options(__doc__, range(1, 7), ("mul",)).parse_args()
-    fill(ROWS, measure, without_rows(ROWS, args), args.jobs)
+    complete(ROWS, measure, options(__doc__, range(1, 7), ("mul",)).parse_args())
     tables = [level_table(N) for N in (1, 8, SAMPLES)]
-    for levels in (MUL.levels, HARD):
+    for levels in (MUL.levels, MUL.levels[2:]):
         tables.append(f"Levels {levels[0]} to {levels[-1]}:\n\n{solved_table(levels)}")
     publish(ROWS, "\n\n".join(["# What can be solved at all", *tables]) + "\n")

@@ -2,36 +2,33 @@
 
 An arm of a study is a variant or one of these rules. RULES are functions of a rollout alone, which
 studies.gradients measures too. The rest are there for training alone: a coin for rewards, and rules
-that need the model (in `rules_of`).
+that need the model (in `add_rules`).
 """
 
 from dataclasses import replace
 from functools import partial
-from typing import Callable
 
 import torch
 from scipy import optimize
-from torch import Tensor
 from torch.nn.functional import pad
 
 from advantages import LOSS, VARIANTS, grpo, likelihood, negative, nthr, on_tokens
 from grpo import Rollout, answer_likelihood, encode, response_logprobs
-from model import GPT
-from tasks import EOS, MARKER, TOKENIZER
+from tasks import EOS, MARKER, MARKER_ID
 
 
-def no_baseline(rollout: Rollout) -> Tensor:
+def no_baseline(rollout: Rollout) -> torch.Tensor:
     """A = r. All-pass groups are pushed up too."""
     return on_tokens(rollout, rollout.rewards)
 
 
-def half(rollout: Rollout) -> Tensor:
+def half(rollout: Rollout) -> torch.Tensor:
     """grpo with its negative advantages halved."""
     A = grpo(rollout)
     return torch.where(A < 0, A / 2, A)
 
 
-def random_sparing(rollout: Rollout) -> Tensor:
+def random_sparing(rollout: Rollout) -> torch.Tensor:
     """grpo, but as many tokens get 0 as nthr selects, and none of those.
 
     Each token that nthr selects has one partner: another token with A < 0 of the rollout, with 1 -
@@ -47,7 +44,7 @@ def random_sparing(rollout: Rollout) -> Tensor:
     return A
 
 
-def truth(rollout: Rollout) -> Tensor:
+def truth(rollout: Rollout) -> torch.Tensor:
     """grpo, but what is correct in incorrect responses gets 0. An oracle.
 
     Correct is a token before the marker that the solution has in the same place. Here the verifier
@@ -57,24 +54,24 @@ def truth(rollout: Rollout) -> Tensor:
     solutions = encode([p.solution for p in rollout.problems], tokens.device)
     longer = tokens.size(-1) - solutions.size(-1)  # below 0 if no response is as long
     solutions = pad(solutions, (0, longer))[:, None]  # (P, 1, T)
-    before = (tokens == TOKENIZER.token_to_id(MARKER)).cumsum(-1) == 0
+    before = (tokens == MARKER_ID).cumsum(-1) == 0
     A = grpo(rollout)
     return A.masked_fill((A < 0) & before & (tokens == solutions), 0.0)
 
 
-def alike(rollout: Rollout) -> Tensor:
+def alike(rollout: Rollout) -> torch.Tensor:
     """Whether responses i and j of a group have the same tokens up to t, (P, G, G, T)."""
     return (rollout.tokens[:, :, None] == rollout.tokens[:, None]).cumprod(-1).bool()
 
 
-def shared_prefix(rollout: Rollout) -> Tensor:
+def shared_prefix(rollout: Rollout) -> torch.Tensor:
     """grpo, but 0 for tokens of an incorrect response as long as a correct one is the same."""
     correct = (rollout.rewards == 1)[:, None, :, None]
     A = grpo(rollout)
     return A.masked_fill((A < 0) & (alike(rollout) & correct).any(2), 0.0)
 
 
-def prefix_baseline(rollout: Rollout) -> Tensor:
+def prefix_baseline(rollout: Rollout) -> torch.Tensor:
     """A_{i,t} = r_i - the mean reward of the other responses that are the same before t.
 
     If there are none, of all others, as in rloo. This baseline does not depend on y_{i,t} or on
@@ -89,20 +86,20 @@ def prefix_baseline(rollout: Rollout) -> Tensor:
     return on_tokens(rollout, rollout.rewards[..., None] - baseline)
 
 
-def shuffled_L(rollout: Rollout) -> Tensor:
+def shuffled_L(rollout: Rollout) -> torch.Tensor:
     """likelihood with the L of each all-fail group in random order: the same sizes, no meaning."""
     order = torch.rand_like(rollout.rewards).argsort(1)
     L = rollout.answer_likelihood.gather(1, order)
     return likelihood(replace(rollout, answer_likelihood=L))
 
 
-def random_rewards(rollout: Rollout) -> Tensor:
+def random_rewards(rollout: Rollout) -> torch.Tensor:
     """grpo on rewards that a fair coin gives, in place of the verifier's."""
     coins = torch.rand(rollout.rewards.size(), device=rollout.rewards.device)
     return grpo(replace(rollout, rewards=(coins < 0.5).float()))
 
 
-def substituted(model: GPT, rollout: Rollout) -> Tensor:
+def substituted(model, rollout: Rollout) -> torch.Tensor:
     """likelihood, but the responses of all-fail groups end with the true answer.
 
     What stands before the first marker is kept; the marker, the true answer and EOS follow it, and
@@ -124,7 +121,7 @@ def substituted(model: GPT, rollout: Rollout) -> Tensor:
     return likelihood(rollout)
 
 
-def substituted_up(model: GPT, rollout: Rollout) -> Tensor:
+def substituted_up(model, rollout: Rollout) -> torch.Tensor:
     """substituted, but nothing is pushed down in all-fail groups: true answers end all texts."""
     A = substituted(model, rollout)
     fail = (rollout.rewards == 0).all(1)[:, None, None]
@@ -132,26 +129,21 @@ def substituted_up(model: GPT, rollout: Rollout) -> Tensor:
 
 
 PURE = [no_baseline, half, random_sparing, truth, shuffled_L, shared_prefix, prefix_baseline]
-RULES: dict[str, Callable[[Rollout], Tensor]] = {rule.__name__: rule for rule in PURE}
+RULES = {rule.__name__: rule for rule in PURE}
 RULES |= {f"negative_{c}": partial(negative, c=c) for c in (0.1, 0.3)}
 RULES["nthr_eta0"] = partial(nthr, eta=0.0)
 # As LOSS in advantages.py.
 RULES_LOSS = {name: {"aggregate": "constant"} for name in ("no_baseline", "prefix_baseline")}
 
 
-def rules_of(model: GPT) -> dict[str, Callable[[Rollout], Tensor]]:
-    """name -> rule, of all that are no variants; model: the one that is trained."""
+def add_rules(model) -> None:
+    """Lets train.py's command line take the rules; model: the one that it will train."""
 
-    def with_L(rollout: Rollout) -> Tensor:
+    def with_L(rollout: Rollout) -> torch.Tensor:
         """shuffled_L; train.py computes L for `likelihood` alone."""
         rollout.answer_likelihood = answer_likelihood(model, rollout)
         return shuffled_L(rollout)
 
     of_model = {rule.__name__: partial(rule, model) for rule in (substituted, substituted_up)}
-    return RULES | of_model | {"shuffled_L": with_L, "random": random_rewards}
-
-
-def add_rules(model: GPT) -> None:
-    """Lets train.py's command line take the rules; model: the one that it will train."""
-    VARIANTS.update(rules_of(model))
+    VARIANTS.update(RULES | of_model | {"shuffled_L": with_L, "random": random_rewards})
     LOSS.update(RULES_LOSS)

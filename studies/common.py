@@ -4,8 +4,8 @@ import argparse
 import csv
 import json
 import subprocess
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from itertools import product
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product, repeat
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 import train
-from model import GPT
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "docs" / "tables"
 REPLICATES = 12  # base models with a seed each
+SEEDS = range(1, REPLICATES + 1)
 
 
 def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -36,7 +36,7 @@ def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
     return train.parse_arguments([*argv, "--out", f"{out}/{task}-{seed}", *more])
 
 
-def finished(folder: Path) -> tuple[train.Namespace, GPT]:
+def finished(folder: Path) -> tuple:
     """Settings and model of a finished run, on the processor."""
     args = train.Namespace(**json.loads((folder / "summary.json").read_text()))
     args.device = "cpu"
@@ -53,10 +53,8 @@ def commit() -> str:
 
 def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV; none if there is no such file."""
-    if not path.exists():
-        return []
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
+    text = path.read_text() if path.exists() else ""
+    return [*csv.DictReader(text.splitlines())]
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
@@ -64,7 +62,6 @@ def write_rows(path: Path, rows: list[dict]) -> None:
 
     Other processes may read the file meanwhile: they find the old one or the new one, whole.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     with open(part, "w", newline="") as file:
         names = dict.fromkeys(name for row in rows for name in row)
@@ -76,11 +73,10 @@ def write_rows(path: Path, rows: list[dict]) -> None:
 
 
 def fill(path: Path, measure, jobs, processes: int) -> None:
-    """Adds the rows that measure(*job) yields as each job ends. Jobs have one thread each."""
+    """Adds the rows that measure(*job) yields, job by job. Jobs have one thread each."""
     with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, [1]) as pool:
-        running = [pool.submit(listed, measure, job) for job in jobs]
-        for job in as_completed(running):
-            write_rows(path, read_rows(path) + job.result())
+        for rows in pool.map(listed, repeat(measure), jobs):
+            write_rows(path, read_rows(path) + rows)
 
 
 def listed(measure, job: tuple) -> list[dict]:
@@ -88,11 +84,11 @@ def listed(measure, job: tuple) -> list[dict]:
     return [*measure(*job)]
 
 
-def without_rows(path: Path, args) -> list[tuple]:
-    """The jobs (task, seed, args.out) of a command line that have no row yet."""
+def complete(path: Path, measure, args) -> None:
+    """Adds the rows that measure(task, seed, args.out) yields, of what has no row yet."""
     there = {(row["task"], row["seed"]) for row in read_rows(path)}
-    models = product(args.tasks, args.seeds)
-    return [(task, seed, args.out) for task, seed in models if (task, str(seed)) not in there]
+    jobs = [(task, seed, args.out) for task, seed in product(args.tasks, args.seeds)]
+    fill(path, measure, [job for job in jobs if (job[0], str(job[1])) not in there], args.jobs)
 
 
 def at(rows: list[dict], **head) -> list[dict]:
@@ -102,7 +98,7 @@ def at(rows: list[dict], **head) -> list[dict]:
 
 def by_seed(rows: list[dict], column: str, **head) -> dict[int, float]:
     """seed -> value of a column, of the rows with these entries; empty and NaN are left out."""
-    there = [row for row in at(rows, **head) if row[column] not in ("", "nan")]
+    there = [row for row in at(rows, **head) if row.get(column, "") not in ("", "nan")]
     return {int(row["seed"]): float(row[column]) for row in there}
 
 
@@ -111,17 +107,21 @@ def interval(values) -> tuple[float, float, float]:
     from scipy import stats  # here, because some studies do without it
 
     values = np.array([*values], dtype=float)
-    mean = float(values.mean())
+    mean = values.mean()
     if len(values) < 2 or values.std() == 0:
         return mean, float("nan"), float("nan")
-    low, high = stats.t.interval(0.95, len(values) - 1, mean, stats.sem(values))
-    return mean, float(low), float(high)
+    return mean, *stats.t.interval(0.95, len(values) - 1, mean, stats.sem(values))
 
 
 def shown(values: tuple[float, float, float], scale: float = 100, form: str = "+.1f") -> str:
     """What interval() returns, as text; without an interval the mean alone."""
     mean, low, high = (format(scale * value, form) for value in values)
     return mean if np.isnan(values[1]) else f"{mean} ({low} to {high})"
+
+
+def percent(values) -> str:
+    """Mean and interval of shares, in %; nothing if there are none."""
+    return shown(interval(values), form=".1f") if values else ""
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:

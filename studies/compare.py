@@ -22,14 +22,13 @@ docs/learning.png are made from these two files alone.
 
 import json
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
 from advantages import VARIANTS
 from studies.arms import RULES
 from studies.common import REPLICATES, ROOT, TABLES, at, by_seed, commit, fill, interval, markdown
-from studies.common import options, publish, pyplot, read_rows, shown
+from studies.common import options, percent, publish, pyplot, read_rows, shown
 from studies.runs import run
 from tasks import TASKS
 
@@ -72,7 +71,7 @@ HYPOTHESES = {  # name: variant, what it expects of variant minus grpo, measure 
 
 
 # ---- What is kept of a run
-def shares(done: Path) -> dict[str, str]:
+def shares(done) -> dict[str, str]:
     """Sampled accuracy by level, separated by spaces, before ("step 0") and at each evaluation."""
     summary = json.loads((done / "summary.json").read_text())
     base = " ".join(f"{x:.4g}" for x in summary["base_sampled_by_level"].values())
@@ -81,7 +80,7 @@ def shares(done: Path) -> dict[str, str]:
     return {"step 0": base} | later
 
 
-def measures(task: str, done: Path) -> dict:
+def measures(task: str, done) -> dict:
     """What the tables need of a run, from the files that it left. Shares, entropy in nats.
 
     Hard levels are the top half, rounded down. "mean": over the run's evaluations. "reward": in
@@ -91,8 +90,7 @@ def measures(task: str, done: Path) -> dict:
     steps = read_rows(done / "metrics.csv")
     by_level = np.array([x.split() for x in shares(done).values()], dtype=float)
     hard = by_level[:, -(len(TASKS[task].levels) // 2) :].mean(1)
-    row = {name: summary[name] for name in SUMMARY}
-    row["base_hard"] = hard[0]
+    row = {name: summary[name] for name in SUMMARY} | {"base_hard": hard[0]}
     if steps:  # not of the settled base model
         row["mean_sampled"] = by_level[1:].mean()
         row["mean_hard"] = hard[1:].mean()
@@ -116,23 +114,16 @@ def curves(task: str, seed: int, out: str, arms: list[str]):
         yield {"task": task, "arm": arm, "seed": seed} | shares(run(task, arm, seed, out))
 
 
-def missing(path: Path, args, arms: list[str], tasks: list[str], replicates: int) -> list[tuple]:
+def missing(path, args, arms: list[str], tasks: list[str], replicates: int):
     """The jobs (task, seed, args.out, arms) of a command line: a job has the arms without a row."""
-    jobs = []
     for seed, task in product(args.seeds or range(1, replicates + 1), args.tasks):
-        there = [row["arm"] for row in rows_of(task, path, seed=seed)]
+        there = [row["arm"] for row in at(read_rows(path), task=task, seed=seed)]
         left = [arm for arm in arms if arm not in there]
         if left and task in tasks:
-            jobs.append((task, seed, args.out, left))
-    return jobs
+            yield task, seed, args.out, left
 
 
 # ---- Tables, tests and a figure, from the two CSV files alone
-def rows_of(task: str, path: Path = ROWS, **head) -> list[dict]:
-    """The rows of a task."""
-    return at(read_rows(path), task=task, **head)
-
-
 def differences(rows: list[dict], arm: str, column: str) -> dict[int, float]:
     """seed -> arm minus grpo; "nthr@x" minus "grpo@x" if that was run."""
     _, mark, how = arm.partition("@")
@@ -151,34 +142,27 @@ def tests():
     """H1 to H7 on both testbeds, for studies.verdicts. The margin is a tenth of grpo's own gain."""
     for name, (variant, direction, *measured) in HYPOTHESES.items():
         for task, column in zip(("add", "mul"), measured):
-            rows = rows_of(task)
+            rows = at(read_rows(ROWS), task=task)
             margin = 0.02 if column == "coherence_all" else gain(rows, column) / 10
             what = f"`{variant}`, {task}, {MEASURES[column]}"
-            effects = [*differences(rows, variant, column).values()]
-            yield name, what, effects, direction, margin
+            yield name, what, [*differences(rows, variant, column).values()], direction, margin
 
 
 def cell(rows: list[dict], arm: str, column: str) -> str:
     """Arm minus grpo, points: mean, 95 % interval, how many are above 0; of grpo the values, %."""
     if arm.startswith("grpo"):
-        values = by_seed(rows, column, arm=arm).values()
-        return shown(interval(values), form=".1f") if values else ""
+        return percent(by_seed(rows, column, arm=arm).values())
     effects = differences(rows, arm, column).values()
     return f"{shown(interval(effects))}; {sum(x > 0 for x in effects)} of {len(effects)}"
 
 
 def table(task: str) -> str:
     """The arms, the best at the end first."""
-    rows = rows_of(task)
+    rows = at(read_rows(ROWS), task=task)
     ends = {row["arm"]: by_seed(rows, "final_sampled", arm=row["arm"]).values() for row in rows}
     best = sorted(ends, key=lambda arm: -np.mean([*ends[arm]]))
     cells = [[f"`{arm}`", *(cell(rows, arm, column) for column in MEASURES)] for arm in best]
     return markdown(["arm", *MEASURES.values()], cells)
-
-
-def curve(row: dict) -> np.ndarray:
-    """Of a row of CURVES: sampled accuracy at the steps EVALUATED, the mean over levels."""
-    return np.array([row[f"step {n}"].split() for n in EVALUATED], dtype=float).mean(1)
 
 
 def figure() -> None:
@@ -186,7 +170,9 @@ def figure() -> None:
     plt = pyplot()
     _, ax = plt.subplots(figsize=(6, 3), layout="constrained")
     for task in TASKS:
-        y = 100 * np.array([curve(row) for row in rows_of(task, CURVES, arm="grpo")])
+        rows = at(read_rows(CURVES), task=task, arm="grpo")
+        texts = [[row[f"step {n}"].split() for n in EVALUATED] for row in rows]
+        y = 100 * np.array(texts, dtype=float).mean(2)  # (base models, steps): a mean over levels
         ax.plot(EVALUATED, y.mean(0), label=task)
         ax.fill_between(EVALUATED, y.min(0), y.max(0), alpha=0.2)
     ax.set(xlabel="step", ylabel="accuracy, %", ylim=(0, 100))
@@ -194,7 +180,7 @@ def figure() -> None:
     plt.savefig(ROOT / "docs" / "learning.png", dpi=100)
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = options(__doc__, range(0), tuple(TASKS))
     parser.add_argument("--arms", choices=ARMS, default="variants", help="a set of arms")
     args = parser.parse_args()
@@ -203,7 +189,3 @@ def main() -> None:
     tables = [f"\n## {task}\n\n{table(task)}\n" for task in TASKS]
     publish(ROWS, "\n".join(["# What training brings, minus `grpo`, in points", *tables]))
     figure()
-
-
-if __name__ == "__main__":
-    main()

@@ -23,14 +23,12 @@ from collections import Counter
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from tqdm import tqdm
 
 from grpo import Rollout, response_logprobs
-from model import GPT
-from studies.common import REPLICATES, TABLES, at, commit, fill, interval, markdown
-from studies.common import options, publish, read_rows, settings, shown, without_rows
+from studies.common import SEEDS, TABLES, at, commit, complete, markdown
+from studies.common import options, percent, publish, read_rows, settings
 from studies.gradients import FUNCTIONS, gradient, sampled
 from studies.runs import KEPT, kept
 
@@ -49,12 +47,12 @@ TESTS = {  # name: arm, step, minus arm, step, expected
 }
 
 
-def of_correct(model: GPT, rollout: Rollout, p: int) -> Tensor:
+def of_correct(model, rollout: Rollout, p: int) -> torch.Tensor:
     """The mean of ln pi(y_i|x) over the correct responses of group p, with gradient."""
     return response_logprobs(model, rollout, [p]).sum(-1)[0][rollout.rewards[p] == 1].mean()
 
 
-def moved(model: GPT, rollout: Rollout, p: int, advantages: Tensor) -> list[Tensor]:
+def moved(model, rollout: Rollout, p: int, advantages: torch.Tensor) -> list[torch.Tensor]:
     """Of group p and advantages (arms, P, G, T): slope, then Delta for each rate, (arms,) each."""
     logprobs = response_logprobs(model, rollout, [p])[0]
     losses = (advantages[:, p] * logprobs).sum((1, 2)) / rollout.mask[p].sum()  # (arms,)
@@ -66,14 +64,13 @@ def moved(model: GPT, rollout: Rollout, p: int, advantages: Tensor) -> list[Tens
         after = []
         for direction in g:
             vector_to_parameters(theta + rate * direction, model.parameters())
-            with torch.no_grad():
-                after.append(of_correct(model, rollout, p))
+            after.append(of_correct(model, rollout, p).detach())
         found.append(torch.stack(after) - before.detach())
     vector_to_parameters(theta, model.parameters())
     return found
 
 
-def groups(model: GPT, task: str, wanted: Counter | None = None):
+def groups(model, task: str, wanted: Counter | None = None):
     """Yields GROUPS mixed groups: their number of correct responses, rollout, index, advantages.
 
     wanted: how many of them with each number of correct responses; None: as they come.
@@ -111,7 +108,7 @@ def measure(task: str, seed: int, out: str):
 def shares(task: str, arm: str, step: int, column="slope", least=1) -> dict[int, float]:
     """seed -> share of displaced groups, of those with at least so many correct responses."""
     found = {}
-    for seed in range(1, REPLICATES + 1):
+    for seed in SEEDS:
         rows = at(read_rows(ROWS), task=task, arm=arm, seed=seed)
         late = {row["correct"]: int(row["groups"]) for row in at(rows, step=400)}
         now = [row for row in at(rows, step=step) if int(row["correct"]) >= least]
@@ -136,13 +133,12 @@ def table(task: str) -> str:
     columns["step 400, more than half correct"] = {"step": 400, "least": 5}
     cells = []
     for arm in ARMS:
-        values = [shares(task, arm, **column).values() for column in columns.values()]
-        cells.append([f"`{arm}`", *(shown(interval(x), form=".1f") for x in values)])
+        texts = [percent(shares(task, arm, **column).values()) for column in columns.values()]
+        cells.append([f"`{arm}`", *texts])
     return markdown(["displaced, %", *columns], cells)
 
 
 if __name__ == "__main__":
-    args = options(__doc__, range(1, REPLICATES + 1), ("add", "mul")).parse_args()
-    fill(ROWS, measure, without_rows(ROWS, args), args.jobs)
+    complete(ROWS, measure, options(__doc__, SEEDS, ("add", "mul")).parse_args())
     tables = [f"## {task}\n\n{table(task)}\n" for task in ("add", "mul")]
     publish(ROWS, "\n".join(["# Does a step make correct responses less likely?\n", *tables]))

@@ -31,9 +31,8 @@ import torch
 
 import train
 from grpo import judge, sample_rollout
-from studies.common import REPLICATES, TABLES, by_seed, commit, fill, finished, interval
-from studies.common import markdown, options, publish, read_rows, settings, shown
-from studies.common import without_rows
+from studies.common import SEEDS, TABLES, by_seed, commit, complete, finished
+from studies.common import markdown, options, percent, publish, read_rows, settings
 from studies.runs import run
 from tasks import MARKER, SUM, TASKS, Problem, Task
 
@@ -120,13 +119,11 @@ def table() -> str:
     names += [name for name in read_rows(ROWS)[0] if name.startswith("level ")]  # steps_correct
     cells = []
     for task, model in product(EXPECTED, MODELS):
-        values = [column(task, model, name).values() for name in names]
-        texts = [shown(interval(x), form=".1f") if x else "" for x in values]
+        texts = [percent(column(task, model, name).values()) for name in names]
         cells.append([task, model, *texts])
     return markdown(["task", "model", *(name.replace("_", " ") for name in names)], cells)
 
 
 if __name__ == "__main__":
-    args = options(__doc__, range(1, REPLICATES + 1), tuple(TASKS)).parse_args()
-    fill(ROWS, measure, without_rows(ROWS, args), args.jobs)
+    complete(ROWS, measure, options(__doc__, SEEDS, tuple(TASKS)).parse_args())
     publish(ROWS, f"# Is the answer read off the steps? See studies/faithful.py\n\n{table()}\n")

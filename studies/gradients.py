@@ -24,9 +24,9 @@ error within one base model may be too small. Differences from grpo are paired. 
 grpo_G2 to grpo_G64, whose groups have another size, have other rollouts: with as many responses, at
 step 0.
 
-docs/tables/gradients.csv has a row a task, base seed, step and arm. What is there is not computed
-again. docs/tables/gradients.md is made from it alone. The weights of grpo's
-runs are kept in --out as kept-<step>.pt; remove them when the core has changed.
+docs/tables/gradients.csv has a row a task, base seed, step and arm. A base model that has rows is
+not measured again. docs/tables/gradients.md is made from it alone. The weights of grpo's runs are
+kept in --out as kept-<step>.pt; remove them when the core has changed.
 """
 
 from copy import deepcopy
@@ -37,17 +37,14 @@ from itertools import product
 import numpy as np
 import torch
 from scipy import stats
-from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 
 import train
 from advantages import LOSS, VARIANTS, critic, rloo
-from grpo import Rollout, answer_likelihood, response_logprobs, sample_rollout
-from grpo import token_bias, token_weights
-from model import GPT
+from grpo import answer_likelihood, response_logprobs, sample_rollout, token_bias, token_weights
 from studies.arms import RULES, RULES_LOSS
-from studies.common import REPLICATES, TABLES, at, commit, fill, markdown, options, publish
+from studies.common import SEEDS, TABLES, at, commit, complete, markdown, options, publish
 from studies.common import read_rows, settings, shown
 from studies.measures import measures, replicates, resampled
 from studies.runs import kept
@@ -62,17 +59,16 @@ SIZES = {f"grpo_G{G}": G for G in (2, 4, 16, 32, 64)}  # arms at step 0: other g
 AGES = {f"critic_{age}": age for age in (10, 40, 160)}  # arms: updates of the critic
 SCALED = (1, 2)  # base seeds of the look at AdamW's scaling
 COLUMNS = {"one": ".3f", "one_minus_grpo": "+.3f", "bias": ".2f", "signal": ".3f"}
-COLUMNS |= {"log_worth": ".2f", "spared": ".2f"}
+COLUMNS["log_worth"] = COLUMNS["spared"] = ".2f"
 SEED_A, SEED_B, SEED_CRITIC = 1001, 1002, 1003  # of rollouts; no run of training has these
 # culling has the gradient of grpo; critic is in AGES
 FUNCTIONS = {name: f for name, f in VARIANTS.items() if name not in ("critic", "culling")} | RULES
-AGGREGATE = {name: loss.get("aggregate", "token") for name, loss in (LOSS | RULES_LOSS).items()}
-AGGREGATE["rloo"] = "constant"  # as in dr_grpo: so it is unbiased
-ARMS = {name: (f, AGGREGATE.get(name, "token")) for name, f in FUNCTIONS.items()}
+LOSSES = LOSS | RULES_LOSS | {"rloo": {"aggregate": "constant"}}  # so rloo is unbiased
+ARMS = {x: (f, LOSSES.get(x, {}).get("aggregate", "token")) for x, f in FUNCTIONS.items()}
 
 
 # ---- The gradients
-def sampled(model: GPT, task: str, seed: int, K: int, G: int = 8):
+def sampled(model, task: str, seed: int, K: int, G: int = 8):
     """Yields K rollouts of training problems, drawn with replacement; G responses to each."""
     problems = train.make_problems(TASKS[task], held=False)
     order = np.random.default_rng(seed)
@@ -82,18 +78,18 @@ def sampled(model: GPT, task: str, seed: int, K: int, G: int = 8):
         yield sample_rollout(model, TASKS[task], batch, G, generator=rng)
 
 
-def weighted(rollout: Rollout, arms: dict) -> Tensor:
+def weighted(rollout, arms: dict) -> torch.Tensor:
     """What a token counts in the loss, times its advantage, for each arm: (arms, P, G, T)."""
     count = partial(token_weights, rollout.mask, max_length=rollout.max_length)
     return torch.stack([count(aggregate) * f(rollout) for f, aggregate in arms.values()])
 
 
-def gradient(model: GPT, goal: Tensor) -> Tensor:
+def gradient(model, goal: torch.Tensor) -> torch.Tensor:
     """That of a number, as one vector (N,). Another one can follow on the same graph."""
     return parameters_to_vector(torch.autograd.grad(goal, [*model.parameters()], retain_graph=True))
 
 
-def gradients(model: GPT, rollout: Rollout, weights: Tensor) -> Tensor:
+def gradients(model, rollout, weights: torch.Tensor) -> torch.Tensor:
     """The gradient of sum_{i,t} weights_{i,t} ln pi(y_{i,t}) for each of weights (arms, P, G, T).
 
     Of `weighted` that is minus the gradient of policy_loss at ratio 1, for each arm (arms, N). All-
@@ -110,17 +106,17 @@ def gradients(model: GPT, rollout: Rollout, weights: Tensor) -> Tensor:
     return found
 
 
-def vectors(model: GPT, rollouts, arm: tuple) -> Tensor:
+def vectors(model, rollouts, arm: tuple) -> torch.Tensor:
     """The gradients of one arm, a row for each rollout."""
     return torch.cat([gradients(model, x, weighted(x, {"": arm})) for x in rollouts])
 
 
-def judged_by(model: GPT, rollout: Rollout) -> Tensor:
+def judged_by(model, rollout) -> torch.Tensor:
     """critic, with this model as it is."""
     return critic(replace(rollout, token_bias=token_bias(model, rollout)))
 
 
-def critics(args, model: GPT) -> dict:
+def critics(args, model) -> dict:
     """The arms of AGES: one critic, trained as in train.train on rollouts of the fixed model."""
     judge = train.new_model(args, outputs=1)
     optimizer = torch.optim.Adam(judge.parameters(), args.lr)
@@ -132,7 +128,7 @@ def critics(args, model: GPT) -> dict:
     return arms
 
 
-def cell(args, model: GPT, names: list[str], K: int, Ku: int):
+def cell(args, model, names: list[str], K: int, Ku: int):
     """The rows of grpo and of these arms at fixed weights, from K and K' rollouts.
 
     spared: of the tokens that grpo pushes down, the share with advantage 0; random_sparing found no
@@ -166,15 +162,12 @@ def cell(args, model: GPT, names: list[str], K: int, Ku: int):
 
 
 def measure(task: str, seed: int, out: str):
-    """The rows of one base model that are not there yet."""
+    """The rows of one base model."""
     args = settings(task, seed, out)
     for step in STEPS:
-        head = {"task": task, "seed": seed, "step": step}
-        there = [row["arm"] for row in at(read_rows(ROWS), **head)]
-        names = [x for x in (*ARMS, *AGES, *([] if step else SIZES)) if x not in there]
-        if names:
-            rows = cell(args, kept(args, step), names, *ROLLOUTS)
-            yield from (head | {"commit": commit()} | x for x in rows if x["arm"] in names)
+        names = [*ARMS, *AGES, *([] if step else SIZES)]
+        head = {"task": task, "seed": seed, "step": step, "commit": commit()}
+        yield from (head | row for row in cell(args, kept(args, step), names, *ROLLOUTS))
 
 
 # ---- The tables, the command line
@@ -206,12 +199,6 @@ def table(rows: list[dict]) -> str:
     return markdown(["arm", "from grpo", *header, "with a bias"], cells)
 
 
-def after_scaling(rows: list[dict]) -> float:
-    """Rank correlation over the arms of `one` with one_scaled, of one base model; NaN if none."""
-    pairs = [(float(row["one"]), float(row["one_scaled"])) for row in rows]
-    return stats.spearmanr(pairs).statistic if pairs else np.nan
-
-
 def in_words(rows: list[dict]) -> str:
     """A sentence an arm, best worth first; of one base model the interval is two errors."""
     bias = means(rows, "bias")
@@ -234,18 +221,20 @@ def own(variant: str, task: str, seed: int, out: str) -> None:
 
 
 def main() -> None:
-    parser = options(__doc__, range(1, REPLICATES + 1), ("add", "mul"))
+    parser = options(__doc__, SEEDS, ("add", "mul"))
     parser.add_argument("--variant", choices=ARMS, help="this one, on the first task and seed")
     args = parser.parse_args()
     if args.variant:
         return own(args.variant, args.tasks[0], args.seeds[0], args.out)
-    fill(ROWS, measure, product(args.tasks, args.seeds, [args.out]), args.jobs)
+    complete(ROWS, measure, args)
     rows = read_rows(ROWS)
     text = "# What is one rollout's gradient worth?\n\nstudies/gradients.py has the formulas.\n"
     for task, step in product(("add", "mul"), STEPS):
         text += f"\n## {task}, step {step}\n\n{table(at(rows, task=task, step=step))}\n"
     for task, seed in product(("add", "mul"), SCALED):
-        rank = after_scaling(at(rows, task=task, seed=seed, step=0))
+        these = at(rows, task=task, seed=seed, step=0)
+        pairs = [(float(row["one"]), float(row["one_scaled"])) for row in these]
+        rank = stats.spearmanr(pairs).statistic
         text += f"\nRank correlation after AdamW's scaling, {task}, base seed {seed}: {rank:.2f}\n"
     publish(ROWS, text)
 

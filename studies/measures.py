@@ -2,10 +2,9 @@
 
 import numpy as np
 import torch
-from torch import Tensor
 
 
-def jackknife(values: Tensor, K: int) -> float:
+def jackknife(values: torch.Tensor, K: int) -> float:
     """The error of values[0], from what replicates gives.
 
     The root of the sum over both halves of (K - 1) / K sum_i (x_i - mean x)^2, x_i without i.
@@ -14,7 +13,7 @@ def jackknife(values: Tensor, K: int) -> float:
     return sum((len(x) - 1) * x.var(correction=0) for x in halves).sqrt().item()
 
 
-def replicates(G: Tensor, U: Tensor) -> dict[str, Tensor]:
+def replicates(G: torch.Tensor, U: torch.Tensor) -> dict[str, torch.Tensor]:
     """The measures of G (K, N) and U (K', N), and size = mean |g|^2: name -> (1 + K + K',).
 
     The first is that of all rollouts; then each of half A is left out; then each of half B.
@@ -38,7 +37,7 @@ def replicates(G: Tensor, U: Tensor) -> dict[str, Tensor]:
     return found | {"signal": found["bias"] ** 2 * M / size}
 
 
-def measures(G: Tensor, U: Tensor, reference: dict) -> dict[str, float]:
+def measures(G: torch.Tensor, U: torch.Tensor, reference: dict) -> dict[str, float]:
     """M, V, size, bias, one, signal of G (K, N) and U (K', N); and name_error, the error of each.
 
     reference: the replicates of grpo, for one_minus_grpo and for log_worth, the logarithm of worth

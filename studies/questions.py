@@ -15,34 +15,32 @@ from torch.nn.functional import cross_entropy
 import train
 from advantages import VARIANTS, grpo
 from grpo import descend, encode
-from model import GPT
 from studies.common import markdown
-from tasks import EOS, PAD, TASKS, TOKENIZER
+from tasks import EOS_ID, PAD_ID, TASKS
 
 COLUMNS = ("loss", "grad_norm", "clip_fraction", "approx_kl", "accuracy_sampled")
-FAILURES = {  # cause: the columns that tell, flags
-    "learning rate 1e-2, too high": ("approx_kl reward", "--lr 1e-2"),
-    "learning rate 1e-6, too low": ("approx_kl reward", "--lr 1e-6"),
-    "wrong sign": ("approx_kl reward", "--variant wrong_sign"),
-    "groups of two, seldom mixed": ("all_fail all_pass", "--group-size 2"),
-    "temperature 0.1, all alike": ("all_fail entropy", "--temperature 0.1"),
-    "a wall, hardly ever correct": ("all_fail reward", "--task mul"),
-    "PAD is EOS": ("length reward", ""),
+FAILURES = {  # cause: the column that tells, flags
+    "learning rate 1e-2, too high": ("approx_kl", "--lr 1e-2"),
+    "learning rate 1e-6, too low": ("approx_kl", "--lr 1e-6"),
+    "wrong sign": ("reward", "--variant wrong_sign"),
+    "groups of two, seldom mixed": ("all_fail", "--group-size 2"),
+    "temperature 0.1, all alike": ("entropy", "--temperature 0.1"),
+    "a wall, hardly ever correct": ("all_fail", "--task mul"),
+    "PAD is EOS": ("length", ""),
 }
 
 
-def never_stops(args) -> GPT:
+def never_stops(args):
     """A base model whose warm-up pads with EOS and leaves padding out of the loss, EOS with it."""
     problems = train.make_problems(TASKS[args.task], held=False)
     rows = encode([problem.prompt + problem.solution for problem in problems], "cpu")  # (N, L)
-    eos = TOKENIZER.token_to_id(EOS)
-    rows[rows == TOKENIZER.token_to_id(PAD)] = eos
+    rows[rows == PAD_ID] = EOS_ID
     model = train.new_model(args)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for batch in rows[torch.randint(len(rows), (1000, 64))]:
         h, _ = model(batch[:, :-1])
         logits = model.unembed(h).transpose(1, 2)  # (64, V, L - 1)
-        descend(optimizer, cross_entropy(logits, batch[:, 1:], ignore_index=eos))
+        descend(optimizer, cross_entropy(logits, batch[:, 1:], ignore_index=EOS_ID))
     return model
 
 
@@ -68,7 +66,7 @@ def show(what: str, runs: dict[str, list[dict]]) -> None:
     print(markdown([what, *COLUMNS], lines))
 
 
-def main() -> None:
+if __name__ == "__main__":
     torch.set_num_threads(1)  # as train.py does: rounding depends on it
     VARIANTS["wrong_sign"] = lambda rollout: -grpo(rollout)
     healthy = run("")
@@ -82,10 +80,6 @@ def main() -> None:
     lines = []
     for cause, (tell, flags) in FAILURES.items():
         rows = run(flags, never_stops if cause == "PAD is EOS" else train.base_model)
-        numbers = [", ".join(value(name, x) for name in tell.split()) for x in (healthy, rows)]
-        lines.append([tell.replace(" ", ", "), *numbers, value("accuracy_sampled", rows), cause])
-    print(markdown(["columns that tell", "healthy", "failing", "accuracy_sampled", "cause"], lines))
-
-
-if __name__ == "__main__":
-    main()
+        numbers = [value(tell, healthy), value(tell, rows), value("accuracy_sampled", rows)]
+        lines.append([tell, *numbers, cause])
+    print(markdown(["column that tells", "healthy", "failing", "accuracy_sampled", "cause"], lines))

@@ -67,49 +67,37 @@ def log_k(effect, y: np.ndarray, prompts=PROMPTS):
     return (first + last) / 2
 
 
-def log_ks(effect, ruler, rows, ruler_rows=None, prompts=PROMPTS) -> np.ndarray:
-    """ln k of an arm in each draw, from the means of effect (n,) and ruler (m, prompts).
+def log_ks(effect, ruler, rows, prompts=PROMPTS) -> np.ndarray:
+    """ln k of an arm in each draw, from the means of effect (n,) and ruler (n, prompts).
 
-    rows (draws, n): the base models of the effect. ruler_rows (draws, m): those of the ruler, if it
-    is of other ones. Without them both are paired: those of the effect that have a run of the arm.
+    rows (draws, n): the base models, of effect and ruler together. The ruler is that of the base
+    models that have a run of the arm.
     """
-    if ruler_rows is None:
-        ruler = np.where(np.isnan(effect)[:, None], np.nan, ruler)
-        ruler_rows = rows
+    ruler = np.where(np.isnan(effect)[:, None], np.nan, ruler)
     effects = means(effect[rows][..., None])[:, 0]
-    rulers = means(ruler[ruler_rows])
+    rulers = means(ruler[rows])
     return np.array([log_k(e, monotone(y, prompts), prompts) for e, y in zip(effects, rulers)])
 
 
-def in_samples(effect, ruler, paired: bool, prompts=PROMPTS) -> tuple[tuple, float, float]:
-    """k of an arm with its interval; the shares of draws below and above the ruler's ends.
-
-    paired: the base models of effect and ruler are the same, and are drawn together.
-    """
-    rng = np.random.default_rng(0)
+def in_samples(effect, ruler, prompts=PROMPTS) -> tuple[tuple, float, float]:
+    """k of an arm with its interval; the shares of draws below and above the ruler's ends."""
     there = ~np.isnan(effect)
-    if paired:
-        ruler = ruler[there]
-    rows = draws(there.sum(), rng)
-    ruler_rows = None if paired else draws(len(ruler), rng)
-    found = log_ks(effect[there], ruler, rows, ruler_rows, prompts)
+    rows = draws(there.sum(), np.random.default_rng(0))
+    found = log_ks(effect[there], ruler[there], rows, prompts)
     below, above = (np.log(P / DEFAULT) for P in (prompts[0], prompts[-1]))
     return estimate(np.exp(found)), np.mean(found[1:] <= below), np.mean(found[1:] >= above)
 
 
 # ---- H11: is worth at the base model what a rule is worth in training?
-def both_axes(worth, effects, ruler, paired: bool) -> tuple[np.ndarray, np.ndarray]:
+def both_axes(worth, effects, ruler) -> tuple[np.ndarray, np.ndarray]:
     """ln worth and ln k of the rules in each draw, (1 + DRAWS, rules); ln worth, effects (12, rules).
 
     Base models 1 to 6 and 7 to 12 are drawn separately, so that a rule that was trained on the first
     six is never without any. Its ln worth is of these six.
     """
-    rng = np.random.default_rng(0)
-    rows = draws(len(effects), rng, parts=2)
-    ruler_rows = None if paired else draws(len(ruler), rng, parts=2)
+    rows = draws(len(effects), np.random.default_rng(0), parts=2)
     x = means(np.where(np.isnan(effects), np.nan, worth)[rows])
-    y = np.transpose([log_ks(effect, ruler, rows, ruler_rows) for effect in effects.T])
-    return x, y
+    return x, np.transpose([log_ks(effect, ruler, rows) for effect in effects.T])
 
 
 def slopes(x: np.ndarray, y: np.ndarray) -> np.ndarray:

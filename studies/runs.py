@@ -10,14 +10,12 @@ same settings is not made again: remove it when the core has changed.
 import json
 import re
 from contextlib import redirect_stdout
-from functools import cache
 from itertools import chain
 from pathlib import Path
 
 import torch
 
 import train
-from model import GPT
 from studies.arms import add_rules
 from studies.common import settings
 from tasks import ADD, TASKS, add
@@ -35,7 +33,7 @@ def without_carry(level: int, draw) -> tuple[str, list[int]]:
     return prompt, steps
 
 
-def other_base(how: str, args) -> GPT:
+def other_base(how: str, args):
     """A base model whose warm-up has another end: its learning rate falls to 0 in the last 30 %.
 
     "settled": as many optimiser steps as train.base_model makes. "misconception": 700 of them, on
@@ -56,24 +54,15 @@ def other_base(how: str, args) -> GPT:
     return model
 
 
-@cache  # the arms of a seed share it
-def first_weights(how: str, task: str, seed: int, *size: str) -> dict[str, torch.Tensor]:
-    """Those of the base model: an other one, or train.py's. size: flags of the model's size."""
-    args = settings(task, seed, "", *size)
-    model = other_base(how, args) if how in OTHER_BASES else train.base_model(args)
-    return model.state_dict()
-
-
 def flags(how: str) -> list[str]:
     """What stands behind an arm's @ as flags: lr0.0006, or max-grad-norm=1000,prompts=45."""
     if how in OTHER_BASES:
         return OTHER_BASES[how]
-    pairs = re.findall("([a-z-]+)=?([0-9.]+)", how)
-    return [text for name, value in pairs for text in (f"--{name}", value)]
+    return [f"--{name}={value}" for name, value in re.findall("([a-z-]+)=?([0-9.]+)", how)]
 
 
 def run(task: str, arm: str, seed: int, out: str) -> Path:
-    """The folder of an arm's run. A run that is not finished is made, its output in a log."""
+    """The folder of an arm's run. A run that is not finished is made, and prints nothing."""
     variant, _, how = arm.partition("@")
     model = train.new_model(settings(task, seed, out, *flags(how)))  # its weights follow below
     add_rules(model)
@@ -84,19 +73,17 @@ def run(task: str, arm: str, seed: int, out: str) -> Path:
     summary = folder / "summary.json"
     there = json.loads(summary.read_text()) if summary.exists() else {}
     if not vars(args).items() <= there.items():
-        size = (f"--layers={args.layers}", f"--width={args.width}")
-        other = how if how in OTHER_BASES else ""
-        model.load_state_dict(first_weights(other, task, seed, *size))
+        base = other_base(how, args) if how in OTHER_BASES else train.base_model(args)
+        model.load_state_dict(base.state_dict())
         # Rules that draw from the global generator find it as a critic's first weights leave it:
         # so it was when the rows in docs/tables were made.
         train.new_model(args, outputs=1)
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(f"{args.out}/{arm}.log", "w") as log, redirect_stdout(log):
+        with redirect_stdout(None):
             train.run(args, model)
     return folder
 
 
-def kept(args, step: int) -> GPT:
+def kept(args, step: int):
     """grpo's model after one of KEPT steps, from args.out; the run is made if it is not there."""
     paths = {n: Path(args.out, f"kept-{n}.pt") for n in KEPT}
     if not paths[args.steps].exists():

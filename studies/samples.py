@@ -3,14 +3,14 @@
 docs/rule.md has the rule, studies/ruler.py the arithmetic. An arm is a rule and flags of train.py:
 grpo@width=128,prompts=32. The sets:
 
-    ruler   grpo with 32 to 128 prompts a step; with 64 too, for another processor makes other base
-            models than those of docs/tables/compare.csv
+    ruler   grpo with 32 to 128 prompts a step
     limit   the norm of the gradient not limited, on add
     size    width 128, on mul
     ten     ten times the samples, on mul
 
-The arms of a set and a base model are one job: they share the base model and one processor. A row
-that is there is not run again, and a finished run of these settings in --out is only read.
+grpo itself is that of docs/tables/compare.csv. Another processor may make other base models than
+those; then nothing is written but an error. A row that is there is not run again, and a finished
+run of these settings in --out is only read.
 docs/tables/samples.csv has a row a run, samples-curves.csv sampled accuracy by level at every
 evaluation. Without --set nothing is run: docs/tables/samples.md, docs/samples.png and docs/h11.png
 are made from the CSV files alone.
@@ -42,14 +42,15 @@ WIDE = "width=128"
 
 def grpo_with(prompts, *flags: str) -> dict[int, str]:
     """A ruler: number of prompts -> the arm of grpo with as many, and with these flags."""
-    return {P: "grpo@" + ",".join([*flags, f"prompts={P}"]) for P in prompts}
+    arms = {P: "grpo@" + ",".join([*flags, f"prompts={P}"]) for P in prompts}
+    return arms if flags else arms | {DEFAULT: "grpo"}
 
 
 RULERS = {  # of each set; an effect is minus the arm with 64 prompts
     "ruler": grpo_with(PROMPTS),
     "limit": grpo_with((45, 64, 90), FREE),
     "size": grpo_with((32, 64, 128), WIDE),
-    "ten": {64: "grpo"} | grpo_with([640]),
+    "ten": grpo_with((64, 640)),
 }
 SETS = {  # set: its tasks, its number of base models, its other arms
     "ruler": (TASKS, REPLICATES, []),
@@ -63,14 +64,15 @@ RULES += ["nthr_eta0", "truth", "shared_prefix", "random_sparing", "prefix_basel
 RULES += ["negative_0.1", "negative_0.3"]
 IDEAS = [*SEVEN, "rloo", "critic", "culling", *OTHERS]  # whose effects are read on the ruler
 NO_MEAN = {"add": ["critic", "culling"], "mul": []}  # but these: a mean describes no run of theirs
-COLUMNS = ["mean_sampled", "mean_hard", "final_sampled", "all_fail_all", "reward_minus_held_out"]
+COLUMNS = ["mean_sampled", "mean_hard", "final_sampled", "all_fail_first", "all_fail_all"]
 COLUMNS += ["grad_norm_all"]
 
 
-# ---- Tables and a figure, from the CSV files alone
-def ruler_of(name: str, task: str) -> np.ndarray:
-    """Accuracies (base models, numbers of prompts); NaN where there is no run."""
-    return matrix(ROWS, "mean_sampled", [*RULERS[name].values()], task=task)
+# ---- Tables and figures, from the CSV files alone
+def values(column: str, arms, task: str) -> np.ndarray:
+    """(base models, arms); NaN where there is no run. grpo itself is in EFFECTS."""
+    own, old = (matrix(path, column, [*arms], task=task) for path in (ROWS, EFFECTS))
+    return np.where(np.isnan(own), old, own)
 
 
 def there(values: np.ndarray) -> np.ndarray:
@@ -89,24 +91,31 @@ def in_text(found: tuple, prompts=PROMPTS) -> str:
 
 
 def set_table(name: str, task: str) -> str:
-    """Each arm minus the one with 64 prompts, in points and in samples; of that one the values."""
+    """Each arm minus the one with 64 prompts, in points and in samples; of that one the values.
+
+    Of the base models that have a run of every arm.
+    """
     ruler = RULERS[name]
     arms = [*ruler.values(), *SETS[name][2]]
-    bases = matrix(ROWS, "base_sampled", arms, task=task)
-    if there(bases.max(1) - bases.min(1)).any():
+    default = arms.index(ruler[DEFAULT])
+    bases = values("base_sampled", arms, task)
+    whole = ~np.isnan(bases).any(1)
+    if (bases != bases[:, :1])[whole].any():
         raise ValueError(f"{name}, {task}: not all arms of a seed start from one base model")
+    found = {column: values(column, arms, task)[whole] for column in COLUMNS}
+    passes = values("reward_minus_held_out", arms, task)[whole]
     cells = []
-    for arm in arms:
+    for i, arm in enumerate(arms):
         cells.append([f"`{arm}`"])
-        for column in COLUMNS:
-            own, its = matrix(ROWS, column, [arm, ruler[DEFAULT]], task=task).T
-            values, form = (own, ".1f") if arm == ruler[DEFAULT] else (own - its, "+.1f")
-            cells[-1].append(shown(interval(there(values)), form=form))
-        if arm.partition("@")[0] != "grpo":
-            effect = effects(task, [arm], ROWS, ruler[DEFAULT])[:, 0]
-            k = in_samples(effect, ruler_of(name, task), paired=True, prompts=tuple(ruler))
+        for y in found.values():
+            minus, form = (0, ".1f") if i == default else (y[:, default], "+.1f")
+            cells[-1].append(shown(interval(y[:, i] - minus), form=form))
+        cells[-1].append(shown(interval(passes[:, i])) if i != default else "")
+        if i >= len(ruler):
+            y = found["mean_sampled"]
+            k = in_samples(y[:, i] - y[:, default], y[:, : len(ruler)], tuple(ruler))
             cells[-1].append(in_text(k, tuple(ruler)))
-    return markdown(["arm", *COLUMNS, "k"], cells)
+    return markdown(["arm", *COLUMNS, "reward minus held-out, not a difference", "k"], cells)
 
 
 def ruler_table(task: str, ruler: np.ndarray) -> str:
@@ -163,17 +172,22 @@ def draw_ideas(found: dict) -> None:
 
 
 def draw_h11(axes: dict) -> None:
-    """ln k of each rule against its ln worth, with the line that was found and the expected one."""
+    """k of each rule against its worth, with the line that was found and the expected one."""
     plt = pyplot()
-    _, panels = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
+    _, panels = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
     for ax, (task, (x, _, y)) in zip(panels, axes.items()):
-        ln_k, error = with_errors([estimate(drawn) for drawn in y.T], 1)
-        ax.errorbar(x[0], ln_k, yerr=error, fmt="o")
-        for rule, *point in zip(RULES, x[0], ln_k):
-            ax.annotate(f" {rule}", point, fontsize=7)
+        worth = np.exp(x[0])
+        k, error = with_errors([estimate(np.exp(drawn)) for drawn in y.T], 1)
+        ax.errorbar(worth, k, yerr=error, fmt="o", zorder=0)
+        for i, (rule, *point) in enumerate(sorted(zip(RULES, worth, k), key=lambda z: z[2])):
+            ax.annotate(f"  {rule}  ", point, fontsize=8, ha=("left", "right")[i % 2], va="center")
         for slope, color in ((1, "grey"), (slopes(x, y)[0], "C1")):
-            ax.axline((0, 0), slope=slope, color=color, label=f"slope {slope:.2f}")
-        ax.set(title=task, xlabel="ln worth at the base model", ylabel="ln k")
+            line = np.array([0.4, 1.6])
+            ax.plot(line, line**slope, color=color, label=f"slope {slope:.2f}")
+        ax.set(title=task, xscale="log", yscale="log", xlabel="worth at the base model", ylabel="k")
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_ticks([0.5, 0.7, 1, 1.4], ["0.5", "0.7", "1", "1.4"])
+            axis.set_minor_locator(plt.NullLocator())
         ax.legend(frameon=False)
     plt.savefig(ROOT / "docs" / "h11.png", dpi=100)
 
@@ -185,10 +199,10 @@ def with_the_ruler(rulers: dict) -> str:
     text = ""
     for task, ruler in rulers.items():
         read = [arm for arm in IDEAS if arm not in NO_MEAN[task]]
-        found[task] = {arm: in_samples(effects(task, [arm])[:, 0], ruler, False) for arm in read}
+        found[task] = {arm: in_samples(effects(task, [arm])[:, 0], ruler) for arm in read}
         worth = log_worth(task, RULES)
         mean_worth = (worth + log_worth(task, RULES, step=100)) / 2
-        pairs = [both_axes(x, effects(task, RULES), ruler, False) for x in (worth, mean_worth)]
+        pairs = [both_axes(x, effects(task, RULES), ruler) for x in (worth, mean_worth)]
         axes[task] = (pairs[0][0], pairs[1][0], pairs[0][1])
         text += f"\n## {task}: the ruler\n\n{ruler_table(task, ruler)}\n"
         text += f"\n## {task}: effects in samples\n\n{idea_table(task, found[task])}\n"
@@ -204,13 +218,15 @@ def main() -> None:
     if args.set:
         tasks, replicates, others = SETS[args.set]
         arms = [*RULERS[args.set].values(), *others]
+        if "grpo" in arms:
+            arms.remove("grpo")
         for path, yields in ((ROWS, compare.measure), (CURVES, compare.curves)):
             fill(path, yields, compare.missing(path, args, arms, tasks, replicates), args.jobs)
     text = "# Effects in samples. studies/samples.py says how. All columns but k times 100\n"
     for name, task in product(SETS, TASKS):
-        if at(read_rows(ROWS), task=task, arm=RULERS[name][DEFAULT]):
+        if at(read_rows(ROWS), task=task, arm=[*RULERS[name].values()][-1]):
             text += f"\n## {task}: {name}\n\n{set_table(name, task)}\n"
-    rulers = {task: ruler_of("ruler", task) for task in TASKS}
+    rulers = {task: values("mean_sampled", RULERS["ruler"].values(), task) for task in TASKS}
     if not np.isnan([*rulers.values()]).any():
         text += with_the_ruler(rulers)
     publish(ROWS, text)

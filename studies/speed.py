@@ -13,9 +13,8 @@ project. They run the same architecture with the same weights (twin, in tools/tr
     sampling    eight responses to each of 64 prompts
     generate    the same by transformers
 
-docs/tables/speed.csv has a row for each comparison and number of threads: the ratio of the two in a
-round, its median, smallest and largest; and the median seconds of both. Those of this number of
-threads are replaced. docs/tables/speed.md is made from it alone.
+docs/tables/speed.csv has a row for each comparison: the ratio of the two in a round, its median,
+smallest and largest; and the median seconds of both. docs/tables/speed.md is made from it alone.
 """
 
 import argparse
@@ -45,12 +44,6 @@ def steps(base: GPT, *flags: str):
         yield row["seconds"]
 
 
-def of_variants(base: GPT, rounds: int) -> list[dict[str, float]]:
-    """For each round the seconds of a step of each variant."""
-    loops = {name: steps(base, "--variant", name) for name in VARIANTS}
-    return [{name: next(loop) for name, loop in loops.items()} for _ in range(rounds)]
-
-
 def beside_trl(base: GPT, rounds: int) -> list[dict[str, float]]:
     """For each round the seconds of a step and of sampling, ours and theirs."""
     from transformers import TrainerCallback  # here, because the rest does without TRL
@@ -75,45 +68,40 @@ def beside_trl(base: GPT, rounds: int) -> list[dict[str, float]]:
     problems = train.make_problems(ADD, held=False)
     prompts = encode([problem.prompt for problem in problems[:: len(problems) // 64][:64]], "cpu")
     given = (prompts, 8, trl.NEW_TOKENS, tokenizer.eos_token_id, 1.0, None)
-    same = {"num_return_sequences": 8, "max_new_tokens": trl.NEW_TOKENS}
-    same |= {"do_sample": True, "top_k": 0}
+    size = {"num_return_sequences": 8, "max_new_tokens": trl.NEW_TOKENS}
+    same = size | {"do_sample": True, "top_k": 0}
     plain = {"use_cpu": True, "gradient_checkpointing": False, "save_strategy": "no"}
-    plain |= {"learning_rate": 0.0, "max_steps": rounds}
-    config = trl.GRPOConfig(**trl.OWN | trl.trl_settings("grpo") | plain)
+    own = trl.OWN | trl.trl_settings("grpo") | {"learning_rate": 0.0}
+    config = trl.GRPOConfig(**own | plain, max_steps=rounds)
     data = trl.Dataset.from_list([problem._asdict() for problem in problems])
     parts = (theirs, partial(trl.verifier, tokenizer), config, data, None, tokenizer)
     trl.GRPOTrainer(*parts, callbacks=[Turns()]).train()
     return found
 
 
-def rows_of(rounds: list[dict], pairs: list[tuple], threads: int):
-    """The rows of some pairs: the first is measured beside the second."""
-    for measured, beside in pairs:
-        a, b = (np.array([seconds[name] for seconds in rounds]) for name in (measured, beside))
-        row = {"measured": measured, "beside": beside, "threads": threads, "rounds": len(a)}
-        row |= {"ratio": np.median(a / b), "smallest": min(a / b), "largest": max(a / b)}
-        yield row | {"seconds": np.median(a), "beside, seconds": np.median(b)}
+def compared(rounds: list[dict], measured: str, beside: str) -> dict:
+    """A row: over the rounds that are counted, the seconds of the first over those of the second."""
+    a, b = (np.array([seconds[x] for seconds in rounds[WARM:]]) for x in (measured, beside))
+    ratio = {"ratio": np.median(a / b), "smallest": min(a / b), "largest": max(a / b)}
+    seconds = {"seconds": np.median(a), "beside, seconds": np.median(b)}
+    about = {"threads": torch.get_num_threads(), "rounds": len(a)}
+    return {"measured": measured, "beside": beside} | about | ratio | seconds
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20, help="that are counted")
     parser.add_argument("--threads", type=int, default=1, help="threads of the processor")
     options = parser.parse_args()
     base = train.base_model(train.parse_arguments(["--device", "cpu"]))
     torch.set_num_threads(options.threads)
-    rounds = of_variants(base, WARM + options.rounds)[WARM:]
-    rows = [*rows_of(rounds, [(name, "grpo") for name in VARIANTS], options.threads)]
+    loops = {name: steps(base, "--variant", name) for name in VARIANTS}
+    total = WARM + options.rounds
+    rounds = [{name: next(loop) for name, loop in loops.items()} for _ in range(total)]
+    rows = [compared(rounds, name, "grpo") for name in VARIANTS]
     if find_spec("trl"):
-        rounds = beside_trl(base, WARM + options.rounds)[WARM:]
-        pairs = [("TRL", "step"), ("generate", "sampling")]
-        rows += rows_of(rounds, pairs, options.threads)
-    others = [row for row in read_rows(ROWS) if row["threads"] != str(options.threads)]
-    write_rows(ROWS, others + rows)
-    rows = read_rows(ROWS)
-    text = markdown([*rows[0]], [[*row.values()] for row in rows])
+        rounds = beside_trl(base, total)
+        rows += [compared(rounds, "TRL", "step"), compared(rounds, "generate", "sampling")]
+    write_rows(ROWS, rows)
+    text = markdown([*rows[0]], [[*row.values()] for row in read_rows(ROWS)])
     publish(ROWS, f"# How long a training step takes. See studies/speed.py\n\n{text}\n")
-
-
-if __name__ == "__main__":
-    main()

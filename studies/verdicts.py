@@ -39,7 +39,7 @@ def verdict(effects: list[float], direction: int, margin: float, significant: bo
     return "open"
 
 
-def main() -> None:
+if __name__ == "__main__":
     tests = [*compare.tests(), *displacement.tests(), *faithful.tests()]
     cells = []
     for (name, what, effects, _, margin), found in zip(tests, verdicts(tests)):
@@ -48,7 +48,3 @@ def main() -> None:
         cells.append([name, what, shown(interval(effects)), *counts, found])
     header = ["", "", "effect, points (95 %)", "above 0", "margin", "verdict"]
     publish(TABLES / "verdicts.csv", f"# Verdicts\n\n{markdown(header, cells)}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -11,12 +11,10 @@ intervals that resample rules as well as base models. docs/tables/within.md is m
 CSV files alone.
 """
 
-from pathlib import Path
-
 import numpy as np
 from scipy import stats
 
-from studies.common import REPLICATES, TABLES, at, by_seed, markdown, publish, read_rows, shown
+from studies.common import SEEDS, TABLES, at, by_seed, markdown, publish, read_rows, shown
 from studies.ruler import between, draws, estimate, line, means, resampled, within
 
 EFFECTS = TABLES / "compare.csv"
@@ -24,24 +22,20 @@ GRADIENTS = TABLES / "gradients.csv"
 SEVEN = ["dr_grpo", "pos_only", "compensation", "negative", "ngrpo", "likelihood", "nthr"]
 OTHERS = ["no_baseline", "half", "random_sparing", "truth", "shuffled_L", "shared_prefix"]
 OTHERS += ["prefix_baseline", "negative_0.1", "negative_0.3", "nthr_eta0"]
-MILDER = [arm for arm in (*SEVEN, *OTHERS) if arm != "negative"]
-SETS = {  # of H10: arms of GRADIENTS, arms of EFFECTS. culling has the gradient of grpo
-    "seven variants": (SEVEN, SEVEN),
-    "these and ten others": (SEVEN + OTHERS, SEVEN + OTHERS),
-    "of these without `negative`": (MILDER, MILDER),
-    "the 17, `critic`, `rloo`, `culling`": (
-        [*SEVEN, *OTHERS, "critic_160", "rloo", "grpo"],
-        [*SEVEN, *OTHERS, "critic", "rloo", "culling"],
-    ),
+SETS = {  # of H10
+    "seven variants": SEVEN,
+    "these and ten others": SEVEN + OTHERS,
+    "of these without `negative`": [arm for arm in SEVEN + OTHERS if arm != "negative"],
+    "the 17, `critic`, `rloo`, `culling`": [*SEVEN, *OTHERS, "critic", "rloo", "culling"],
 }
+MEASURED = {"critic": "critic_160", "culling": "grpo"}  # their arms in GRADIENTS
 
 
-def matrix(path: Path, column: str, arms: list[str], **head) -> np.ndarray:
+def matrix(path, column: str, arms: list[str], **head) -> np.ndarray:
     """A column of a CSV as (base models, arms); NaN where an arm has no value."""
     rows = at(read_rows(path), **head)
     found = [by_seed(rows, column, arm=arm) for arm in arms]
-    seeds = range(1, REPLICATES + 1)
-    return np.array([[values.get(seed, np.nan) for values in found] for seed in seeds])
+    return np.array([[values.get(seed, np.nan) for values in found] for seed in SEEDS])
 
 
 def log_worth(task: str, arms: list[str], step: int = 0) -> np.ndarray:
@@ -49,9 +43,9 @@ def log_worth(task: str, arms: list[str], step: int = 0) -> np.ndarray:
     return matrix(GRADIENTS, "log_worth", arms, task=task, step=step)
 
 
-def effects(task: str, arms: list[str], path: Path = EFFECTS, reference="grpo") -> np.ndarray:
-    """Sampled accuracy, mean over the run, minus the reference's (base models, arms)."""
-    found = matrix(path, "mean_sampled", [reference, *arms], task=task)
+def effects(task: str, arms: list[str]) -> np.ndarray:
+    """Sampled accuracy, mean over the run, minus that of grpo (base models, arms)."""
+    found = matrix(EFFECTS, "mean_sampled", ["grpo", *arms], task=task)
     return found[:, 1:] - found[:, :1]
 
 
@@ -81,9 +75,10 @@ def table(task: str) -> str:
 def rank_table(task: str) -> str:
     """H10: the rank correlation of each set of arms, with both intervals, and of base models."""
     cells = []
-    for name, (measured, trained) in SETS.items():
+    for name, arms in SETS.items():
+        measured = [MEASURED.get(arm, arm) for arm in arms]
         x = matrix(GRADIENTS, "one_minus_grpo", measured, task=task, step=0)
-        y = effects(task, trained)
+        y = effects(task, arms)
         both = [estimate(rank(*resampled(x, y, rules))) for rules in (False, True)]
         alone = [stats.spearmanr(a, b, nan_policy="omit").statistic for a, b in zip(x, y)]
         reach = sum(r >= 0.7 for r in alone)
@@ -94,9 +89,8 @@ def rank_table(task: str) -> str:
 
 
 if __name__ == "__main__":
-    text = (
-        "# Between rules and within a rule: what the base model says. studies/within.py says how.\n"
-    )
+    what = "what the base model says. studies/within.py says how."
+    text = f"# Between rules and within a rule: {what}\n"
     for task in ("add", "mul"):
         text += f"\n## {task}: effect against ln worth\n\n{table(task)}\n"
         text += f"\n## {task}: H10, rank correlation of effect with `one`\n\n{rank_table(task)}\n"

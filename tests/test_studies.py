@@ -157,13 +157,13 @@ def test_the_ruler_and_k_of_an_effect():
 
 
 def test_intervals_of_k():
-    """Pairs drawn apart, others drawn as pairs, a ruler of base models without the arm."""
+    """Effect and ruler drawn apart, a ruler of base models without the arm, an end unseen."""
     effect = MEASURED[:, 3] - MEASURED[:, 2]  # the arm is grpo with 90 prompts itself
     for arm in (effect, np.where(FIRST_SIX, effect, np.nan)):
-        found, *beyond = ruler.in_samples(arm, MEASURED, paired=True)
+        found, *beyond = ruler.in_samples(arm, MEASURED)
         assert found == pytest.approx([K] * 3) and beyond == [0, 0]
-    (k, low, high), *_ = ruler.in_samples(effect, MEASURED, paired=False)
-    assert k == pytest.approx(K) and low < K - 0.05 and high > K + 0.05
+    assert ruler.in_samples(effect + 99, MEASURED)[1:] == (0, 1)
+    assert ruler.in_samples(-99 + effect, MEASURED)[1:] == (1, 0)
 
 
 def test_slope_of_ln_k():
@@ -172,7 +172,7 @@ def test_slope_of_ln_k():
     effects = 10 * 1.5 * worth
     effects[6:, :2] = np.nan
     worth[6:, :2] = 9
-    x, y = ruler.both_axes(worth, effects, STRAIGHT, paired=False)
+    x, y = ruler.both_axes(worth, effects, STRAIGHT)
     assert y == pytest.approx(1.5 * x) and x[0, 3] == pytest.approx(worth[:, 3].mean())
     assert x[1:, 3].std() > 0 and ruler.estimate(ruler.slopes(x, y)) == pytest.approx([1.5] * 3)
     x, y = (np.tile(z, (20_001, 1)) for z in ([1.0, 2.0, -1.0], [2.0, 1.0, -2.0]))

@@ -28,7 +28,7 @@ def asked(task: Task, text: str) -> Problem | None:
     return None
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="a run's folder")
     parser.add_argument("problem", help="for example 347+285")
@@ -48,7 +48,3 @@ def main() -> None:
         for text, reward in zip(rollout.texts[0], rollout.rewards[0]):
             steps = "correct" if task.steps_correct(problem, text) else "not all correct"
             print(f"temperature {temperature:.0f}: {text}  reward {reward:.0f}, steps {steps}")
-
-
-if __name__ == "__main__":
-    main()

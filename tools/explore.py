@@ -36,8 +36,7 @@ def records(rollout: Rollout) -> list[dict]:
     groups = []
     for i, mask in enumerate(rollout.mask):
         group = {name: by_token(x[i], mask) for name, x in numbers.items()}
-        rows = zip(rollout.texts[i], mask.sum(-1))
-        group["tokens"] = [(text + EOS)[:length] for text, length in rows]
+        group["tokens"] = [(y + EOS)[: row.sum()] for y, row in zip(rollout.texts[i], mask)]
         group["rewards"] = rollout.rewards[i].int().tolist()
         groups.append(group)
     return groups
@@ -76,11 +75,7 @@ def page(runs: dict[str, dict]) -> str:
     return (ROOT / "tools" / "explore.html").read_text().replace("DATA", data)
 
 
-def main() -> None:
+if __name__ == "__main__":
     torch.set_num_threads(1)
     runs = {f"{t}-{v}": follow(t, v) for t, v in product(("add", "mul"), ("grpo", "nthr"))}
     (ROOT / "docs" / "explore.html").write_text(page(runs))
-
-
-if __name__ == "__main__":
-    main()

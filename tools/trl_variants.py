@@ -31,7 +31,6 @@ from trl.trainer.utils import split_tensor_dict
 
 from advantages import LOSS, VARIANTS
 from grpo import Rollout
-from model import GPT
 from studies.common import markdown, settings
 from tasks import ADD, EOS, PAD, TOKENIZER, Problem
 from train import base_model, make_problems
@@ -45,7 +44,7 @@ NEW_TOKENS = len(ADD.longest.solution) + 1
 OWN = ROWS | {"max_completion_length": NEW_TOKENS, "learning_rate": 3e-4, "output_dir": "runs/trl"}
 
 
-def twin(model: GPT) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
+def twin(model) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
     """GPTBigCode with our weights, and its tokenizer; tests/test_trl.py compares the two."""
     # To transformers these are more than characters.
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=TOKENIZER, pad_token=PAD, eos_token=EOS)
@@ -147,7 +146,7 @@ def verifier(tokenizer, completion_ids: list, answer: list, **_) -> list[float]:
     return [ADD.reward(goal, y) for goal, y in zip(goals, tokenizer.batch_decode(completion_ids))]
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = HfArgumentParser(GRPOConfig, usage="trl_variants [--variant NAME] [flags]")
     names = [name for name in VARIANTS if name not in ALSO]
     parser.add_argument("--variant", choices=names, default="grpo", help="the advantages")
@@ -171,7 +170,3 @@ def main() -> None:
     after = trainer.evaluate()
     rows = [[n, f"{before[n]:.3f}", f"{after[n]:.3f}"] for n in ("eval_reward", "eval_all_fail")]
     trainer.accelerator.print(markdown(["held-out prompts", "before", "after"], rows))
-
-
-if __name__ == "__main__":
-    main()
