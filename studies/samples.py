@@ -155,14 +155,15 @@ def slope_table(axes: dict) -> str:
 
 
 def draw_ideas(found: dict) -> None:
-    """k of each idea with its interval: blue if that is above 1, red if it is below, else grey."""
+    """k of each idea with its interval. Blue: the effect's t interval is above 0; red: below."""
     plt = pyplot()
     _, axes = plt.subplots(1, 2, figsize=(9, 5.5), sharey=True, layout="constrained")
     order = sorted(IDEAS, key=lambda arm: found["mul"][arm][0])
     for ax, task in zip(axes, TASKS):
         ax.plot([1] * len(order), order, color="grey", linewidth=0.8)  # k = 1; the order of rows
         for arm, (k, *_) in found[task].items():
-            color = "C0" if k[1] > 1 else "C3" if k[2] < 1 else "grey"
+            _, low, high = interval(there(effects(task, [arm])))
+            color = "C0" if low > 0 else "C3" if high < 0 else "grey"
             middle, error = with_errors([k], 1)
             ax.errorbar(middle, [arm], xerr=error, fmt="o", color=color)
         ax.set(title=task, xscale="log", xlabel="trains as grpo with so many times the samples")
