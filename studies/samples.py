@@ -124,10 +124,10 @@ def ruler_table(task: str, ruler: np.ndarray) -> str:
     cells = []
     for row in at(read_rows(PREDICTION), task=task):
         i = PROMPTS.index(int(row["prompts"]))
-        values = ruler[:, i] - ruler[:, PROMPTS.index(DEFAULT)]
+        effect = ruler[:, i] - ruler[:, PROMPTS.index(DEFAULT)]
         predicted = tuple(float(row[name]) for name in ("predicted", "low", "high"))
-        miss = "" if predicted[1] < values.mean() < predicted[2] else "miss"
-        texts = [shown(predicted), shown(interval(values)), miss, f"{100 * y[i]:+.1f}"]
+        miss = "" if predicted[1] < effect.mean() < predicted[2] else "miss"
+        texts = [shown(predicted), shown(interval(effect)), miss, f"{100 * y[i]:+.1f}"]
         cells.append([row["prompts"], *texts])
     return markdown(["prompts", "predicted", "found", "", "made monotone"], cells)
 
