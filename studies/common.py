@@ -103,10 +103,11 @@ def by_seed(rows: list[dict], column: str, **head) -> dict[int, float]:
 
 
 def interval(values) -> tuple[float, float, float]:
-    """Mean and its t interval, NaN NaN if fewer than two values differ; pairs as differences."""
+    """Mean and its t interval, without NaN among the values; NaN NaN if fewer than two differ."""
     from scipy import stats  # here, because some studies do without it
 
     values = np.array([*values], dtype=float)
+    values = values[~np.isnan(values)]
     mean = values.mean()
     if len(values) < 2 or values.std() == 0:
         return mean, float("nan"), float("nan")

@@ -26,37 +26,23 @@ from itertools import product
 import numpy as np
 
 from studies import compare
-from studies.common import REPLICATES, ROOT, TABLES, at, fill, interval, markdown, options, publish
-from studies.common import pyplot, read_rows, shown, with_errors
+from studies.common import REPLICATES, ROOT, SEEDS, TABLES, at, fill, interval, markdown, options
+from studies.common import publish, pyplot, read_rows, shown, with_errors
+from studies.prediction import beside
 from studies.ruler import DEFAULT, PROMPTS, both_axes, estimate, in_samples, means
 from studies.ruler import monotone, slopes, verdict
 from studies.within import EFFECTS, OTHERS, SEVEN, effects, log_worth, matrix
+from tasks import MUL
 
 ROWS = TABLES / "samples.csv"
 CURVES = TABLES / "samples-curves.csv"
 PREDICTION = TABLES / "samples-prediction.csv"
 TASKS = ("add", "mul")
-FREE = "max-grad-norm=1000"
-WIDE = "width=128"
-
-
-def grpo_with(prompts, *flags: str) -> dict[int, str]:
-    """A ruler: number of prompts -> the arm of grpo with as many, and with these flags."""
-    arms = {P: "grpo@" + ",".join([*flags, f"prompts={P}"]) for P in prompts}
-    return arms if flags else arms | {DEFAULT: "grpo"}
-
-
-RULERS = {  # of each set; an effect is minus the arm with 64 prompts
-    "ruler": grpo_with(PROMPTS),
-    "limit": grpo_with((45, 64, 90), FREE),
-    "size": grpo_with((32, 64, 128), WIDE),
-    "ten": grpo_with((64, 640)),
-}
-SETS = {  # set: its tasks, its number of base models, its other arms
-    "ruler": (TASKS, REPLICATES, []),
-    "limit": (["add"], 6, [f"{rule}@{FREE}" for rule in ("dr_grpo", "pos_only", "half")]),
-    "size": (["mul"], 6, [f"{rule}@{WIDE}" for rule in ("half", "nthr", "likelihood", "negative")]),
-    "ten": (["mul"], 3, ["grpo@group-size=80"]),
+SETS = {  # set: its tasks, number of base models, flag, numbers of prompts of grpo, other arms
+    "ruler": (TASKS, REPLICATES, "", PROMPTS, []),
+    "limit": (["add"], 6, "max-grad-norm=1000", (45, 64, 90), ["dr_grpo", "pos_only", "half"]),
+    "size": (["mul"], 6, "width=128", (32, 64, 128), ["half", "nthr", "likelihood", "negative"]),
+    "ten": (["mul"], 3, "", (64, 640), ["grpo@group-size=80"]),
 }
 # Of H11. Left out: rules that are biased, whose worth is another one's, or that are grpo
 RULES = ["dr_grpo", "pos_only", "nthr", "compensation", "negative", "ngrpo", "half", "no_baseline"]
@@ -66,6 +52,20 @@ IDEAS = [*SEVEN, "rloo", "critic", "culling", *OTHERS]  # whose effects are read
 NO_MEAN = {"add": ["critic", "culling"], "mul": []}  # but these: a mean describes no run of theirs
 COLUMNS = ["mean_sampled", "mean_hard", "final_sampled", "all_fail_first", "all_fail_all"]
 COLUMNS += ["grad_norm_all"]
+TICKS = [0.5, 0.7, 1, 1.4, 2]
+
+
+def with_flags(rule: str, *flags: str) -> str:
+    """The name of an arm. A flag "" is none."""
+    text = ",".join(flag for flag in flags if flag)
+    return f"{rule}@{text}" if text else rule
+
+
+def arms(flag: str, prompts, rules) -> list[str]:
+    """grpo with each number of prompts, then the rules, all with this flag."""
+    sizes = ["" if P == DEFAULT else f"prompts={P}" for P in prompts]
+    ruler = [with_flags("grpo", flag, size) for size in sizes]
+    return ruler + [with_flags(rule, flag) for rule in rules]
 
 
 # ---- Tables and figures, from the CSV files alone
@@ -73,11 +73,6 @@ def values(column: str, arms, task: str) -> np.ndarray:
     """(base models, arms); NaN where there is no run. grpo itself is in EFFECTS."""
     own, old = (matrix(path, column, [*arms], task=task) for path in (ROWS, EFFECTS))
     return np.where(np.isnan(own), old, own)
-
-
-def there(values: np.ndarray) -> np.ndarray:
-    """Without NaN."""
-    return values[~np.isnan(values)]
 
 
 def in_text(found: tuple, prompts=PROMPTS) -> str:
@@ -90,32 +85,42 @@ def in_text(found: tuple, prompts=PROMPTS) -> str:
     return text
 
 
-def set_table(name: str, task: str) -> str:
-    """Each arm minus the one with 64 prompts, in points and in samples; of that one the values.
-
-    Of the base models that have a run of every arm.
-    """
-    ruler = RULERS[name]
-    arms = [*ruler.values(), *SETS[name][2]]
-    default = arms.index(ruler[DEFAULT])
-    bases = values("base_sampled", arms, task)
-    whole = ~np.isnan(bases).any(1)
-    if (bases != bases[:, :1])[whole].any():
-        raise ValueError(f"{name}, {task}: not all arms of a seed start from one base model")
-    found = {column: values(column, arms, task)[whole] for column in COLUMNS}
-    passes = values("reward_minus_held_out", arms, task)[whole]
+def set_table(task: str, n: int, flag: str, prompts, rules) -> str:
+    """Each arm minus the one with 64 prompts, in points and in samples; of that one the values."""
+    names = arms(flag, prompts, rules)
+    default = prompts.index(DEFAULT)
+    bases = values("base_sampled", names, task)[:n]
+    if (bases != bases[:, :1]).any():
+        raise ValueError(f"{names}, {task}: a row is missing, or of another base model")
+    found = {column: values(column, names, task)[:n] for column in COLUMNS}
+    passes = values("reward_minus_held_out", names, task)[:n]
+    accuracy = found["mean_sampled"]
     cells = []
-    for i, arm in enumerate(arms):
+    for i, arm in enumerate(names):
         cells.append([f"`{arm}`"])
         for y in found.values():
             minus, form = (0, ".1f") if i == default else (y[:, default], "+.1f")
             cells[-1].append(shown(interval(y[:, i] - minus), form=form))
-        cells[-1].append(shown(interval(passes[:, i])) if i != default else "")
-        if i >= len(ruler):
-            y = found["mean_sampled"]
-            k = in_samples(y[:, i] - y[:, default], y[:, : len(ruler)], tuple(ruler))
-            cells[-1].append(in_text(k, tuple(ruler)))
+        cells[-1].append(shown(interval(passes[:, i])) if arm != "grpo" else "")
+        if i >= len(prompts):
+            effect = accuracy[:, i] - accuracy[:, default]
+            k = in_samples(effect, accuracy[:, : len(prompts)], prompts)
+            cells[-1].append(in_text(k, prompts))
     return markdown(["arm", *COLUMNS, "reward minus held-out, not a difference", "k"], cells)
+
+
+def ten_table(task: str, n: int, names: list[str]) -> str:
+    """Of each run, in the order of seeds: all-fail, and accuracy at the end by level, in %."""
+    cells = []
+    for arm in names:
+        rows = [row for path in (CURVES, compare.CURVES) for row in at(read_rows(path), task=task)]
+        ends = {row["seed"]: row["step 400"] for row in at(rows, arm=arm)}
+        levels = np.array([ends[str(seed)].split() for seed in SEEDS[:n]], dtype=float).T
+        share = [values(name, [arm], task)[:n, 0] for name in ("all_fail_first", "all_fail_last")]
+        texts = [" ".join(f"{100 * x:.0f}" for x in runs) for runs in (*share, *levels)]
+        cells.append([f"`{arm}`", *texts])
+    header = ["arm", "all-fail, first steps", "last steps", *(f"{n} digits" for n in MUL.levels)]
+    return markdown(header, cells)
 
 
 def ruler_table(task: str, ruler: np.ndarray) -> str:
@@ -125,10 +130,7 @@ def ruler_table(task: str, ruler: np.ndarray) -> str:
     for row in at(read_rows(PREDICTION), task=task):
         i = PROMPTS.index(int(row["prompts"]))
         effect = ruler[:, i] - ruler[:, PROMPTS.index(DEFAULT)]
-        predicted = tuple(float(row[name]) for name in ("predicted", "low", "high"))
-        miss = "" if predicted[1] < effect.mean() < predicted[2] else "miss"
-        texts = [shown(predicted), shown(interval(effect)), miss, f"{100 * y[i]:+.1f}"]
-        cells.append([row["prompts"], *texts])
+        cells.append([row["prompts"], *beside(row, effect), f"{100 * y[i]:+.1f}"])
     return markdown(["prompts", "predicted", "found", "", "made monotone"], cells)
 
 
@@ -136,9 +138,9 @@ def idea_table(task: str, found: dict) -> str:
     """Each idea's effect in points and in samples; where no mean describes the runs, their ends."""
     cells = []
     for arm in IDEAS:
-        ends = np.sort(100 * there(matrix(EFFECTS, "final_sampled", [arm], task=task)))
+        ends = 100 * np.sort(values("final_sampled", [arm], task)[:, 0])
         text = in_text(found[arm]) if arm in found else " ".join(f"{end:.0f}" for end in ends)
-        cells.append([f"`{arm}`", shown(interval(there(effects(task, [arm])))), text])
+        cells.append([f"`{arm}`", shown(interval(effects(task, [arm]))), text])
     return markdown(["", "points", "k, or the accuracy at the end of each run"], cells)
 
 
@@ -162,12 +164,12 @@ def draw_ideas(found: dict) -> None:
     for ax, task in zip(axes, TASKS):
         ax.plot([1] * len(order), order, color="grey", linewidth=0.8)  # k = 1; the order of rows
         for arm, (k, *_) in found[task].items():
-            _, low, high = interval(there(effects(task, [arm])))
+            _, low, high = interval(effects(task, [arm]))
             color = "C0" if low > 0 else "C3" if high < 0 else "grey"
             middle, error = with_errors([k], 1)
             ax.errorbar(middle, [arm], xerr=error, fmt="o", color=color)
         ax.set(title=task, xscale="log", xlabel="trains as grpo with so many times the samples")
-        ax.set_xticks([0.5, 0.7, 1, 1.4, 2], ["0.5", "0.7", "1", "1.4", "2"])
+        ax.set_xticks(TICKS, TICKS)
         ax.minorticks_off()
     plt.savefig(ROOT / "docs" / "samples.png", dpi=100)
 
@@ -187,7 +189,7 @@ def draw_h11(axes: dict) -> None:
             ax.plot(line, line**slope, color=color, label=f"slope {slope:.2f}")
         ax.set(title=task, xscale="log", yscale="log", xlabel="worth at the base model", ylabel="k")
         for axis in (ax.xaxis, ax.yaxis):
-            axis.set_ticks([0.5, 0.7, 1, 1.4], ["0.5", "0.7", "1", "1.4"])
+            axis.set_ticks(TICKS[:-1], TICKS[:-1])
             axis.set_minor_locator(plt.NullLocator())
         ax.legend(frameon=False)
     plt.savefig(ROOT / "docs" / "h11.png", dpi=100)
@@ -217,19 +219,19 @@ def main() -> None:
     parser.add_argument("--set", choices=SETS, help="run of it what is not there")
     args = parser.parse_args()
     if args.set:
-        tasks, replicates, others = SETS[args.set]
-        arms = [*RULERS[args.set].values(), *others]
-        if "grpo" in arms:
-            arms.remove("grpo")
+        tasks, replicates, *how = SETS[args.set]
+        names = [arm for arm in arms(*how) if arm != "grpo"]
         for path, yields in ((ROWS, compare.measure), (CURVES, compare.curves)):
-            fill(path, yields, compare.missing(path, args, arms, tasks, replicates), args.jobs)
+            fill(path, yields, compare.missing(path, args, names, tasks, replicates), args.jobs)
     text = "# Effects in samples. studies/samples.py says how. All columns but k times 100\n"
-    for name, task in product(SETS, TASKS):
-        if at(read_rows(ROWS), task=task, arm=[*RULERS[name].values()][-1]):
-            text += f"\n## {task}: {name}\n\n{set_table(name, task)}\n"
-    rulers = {task: values("mean_sampled", RULERS["ruler"].values(), task) for task in TASKS}
-    if not np.isnan([*rulers.values()]).any():
-        text += with_the_ruler(rulers)
+    for name, (tasks, n, flag, *rest) in SETS.items():
+        for task, how in product(tasks, dict.fromkeys((flag, ""))):
+            found = set_table(task, n, how, *rest)
+            text += f"\n## {task}: {name}, {how or 'default settings'}\n\n{found}\n"
+    names = [*arms(*SETS["ten"][2:]), "culling"]
+    text += f"\n## mul: ten, each run\n\n{ten_table('mul', 3, names)}\n"
+    rulers = {task: values("mean_sampled", arms("", PROMPTS, []), task) for task in TASKS}
+    text += with_the_ruler(rulers)
     publish(ROWS, text)
 
 
