@@ -9,8 +9,8 @@ grpo@width=128,prompts=32. The sets:
     ten     ten times the samples, on mul
 
 grpo itself is that of docs/tables/compare.csv. Another processor may make other base models than
-those; then nothing is written but an error. A row that is there is not run again, and a finished
-run of these settings in --out is only read.
+those; then rows are added, but the tables end in an error (docs/files.md has a remedy). A row that
+is there is not run again, and a finished run of these settings in --out is only read.
 docs/tables/samples.csv has a row a run, samples-curves.csv sampled accuracy by level at every
 evaluation. Without --set nothing is run: docs/tables/samples.md, docs/samples.png and docs/h11.png
 are made from the CSV files alone.
