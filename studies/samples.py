@@ -69,9 +69,9 @@ def arms(flag: str, prompts, rules) -> list[str]:
 
 
 # ---- Tables and figures, from the CSV files alone
-def values(column: str, arms, task: str) -> np.ndarray:
+def values(column: str, names: list[str], task: str) -> np.ndarray:
     """(base models, arms); NaN where there is no run. grpo itself is in EFFECTS."""
-    own, old = (matrix(path, column, [*arms], task=task) for path in (ROWS, EFFECTS))
+    own, old = (matrix(path, column, names, task=task) for path in (ROWS, EFFECTS))
     return np.where(np.isnan(own), old, own)
 
 
@@ -101,7 +101,8 @@ def set_table(task: str, n: int, flag: str, prompts, rules) -> str:
         for y in found.values():
             minus, form = (0, ".1f") if i == default else (y[:, default], "+.1f")
             cells[-1].append(shown(interval(y[:, i] - minus), form=form))
-        cells[-1].append(shown(interval(passes[:, i])) if arm != "grpo" else "")
+        unknown = np.isnan(passes[:, i]).all()  # of a run in EFFECTS
+        cells[-1].append("" if unknown else shown(interval(passes[:, i])))
         if i >= len(prompts):
             effect = accuracy[:, i] - accuracy[:, default]
             k = in_samples(effect, accuracy[:, : len(prompts)], prompts)
