@@ -19,7 +19,7 @@ from train import COLUMNS  # noqa: E402
 
 def test_verdicts():
     """An interval that is not Student's, a wrong sign or margin, tests that are not corrected."""
-    assert common.interval([1, 2, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
+    assert common.interval([1, 2, np.nan, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
     expected = {-5: "contradicted", 0.2: "no difference", 2: "open"}
     tests = [("H", "", [x - 2, x + 2] * 6, +1, 2.0) for x in expected]
     assert verdicts.verdicts(tests) == [*expected.values()]
