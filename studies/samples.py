@@ -28,10 +28,9 @@ import numpy as np
 from studies import compare
 from studies.common import REPLICATES, ROOT, SEEDS, TABLES, at, fill, interval, markdown, options
 from studies.common import publish, pyplot, read_rows, shown, with_errors
-from studies.prediction import beside
 from studies.ruler import DEFAULT, PROMPTS, both_axes, estimate, in_samples, means
 from studies.ruler import monotone, slopes, verdict
-from studies.within import EFFECTS, OTHERS, SEVEN, effects, log_worth, matrix
+from studies.within import EFFECTS, OTHERS, SEVEN, beside, effects, log_worth, matrix
 from tasks import MUL
 
 ROWS = TABLES / "samples.csv"
