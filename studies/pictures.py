@@ -52,6 +52,7 @@ def draw_arrows(axes, args) -> None:
     v = vectors(model, sampled(model, args.task, SEED_B, 4 * DRAWN), (rloo, "constant")).mean(0)
     v /= v.norm()
     arms = ARMS | critics(args, model)
+    thin = {"arrowstyle": "->", "color": "C0", "alpha": 0.4}
     for ax, arm in zip(axes, ("grpo", "likelihood", "critic_160")):
         rollouts = [*sampled(model, args.task, SEED_A, DRAWN)]
         for rollout in rollouts:
@@ -62,9 +63,7 @@ def draw_arrows(axes, args) -> None:
         others = rest.sum(0) - rest  # a rollout's own noise does not decide what is up
         across = rest.norm(dim=1) * (rest * others).sum(1).sign()
         for tip in torch.stack([g @ v, across], dim=1):
-            ax.annotate(
-                "", tip, (0, 0), arrowprops={"arrowstyle": "->", "color": "C0", "alpha": 0.4}
-            )
+            ax.annotate("", tip, (0, 0), arrowprops=thin)
         square = (rest * others).sum(1).mean() / (DRAWN - 1)  # |mean|^2 across, without its noise
         mean = (g.mean(0) @ v, square.clamp_min(0).sqrt())
         ax.annotate("", mean, (0, 0), arrowprops={"arrowstyle": "->", "linewidth": 2.5})

@@ -8,6 +8,7 @@ grpo@width=128,prompts=32. The sets:
     size    width 128, on mul
     ten     ten times the samples, on mul
 
+Below a set with a flag the tables have the same arms without it, from the same seeds.
 grpo itself is that of docs/tables/compare.csv. Another processor may make other base models than
 those; then rows are added, but the tables end in an error (docs/files.md has a remedy). A row that
 is there is not run again, and a finished run of these settings in --out is only read.
