@@ -42,7 +42,7 @@ SETS = {  # set: its tasks, number of base models, flag, numbers of prompts of g
     "ruler": (TASKS, REPLICATES, "", PROMPTS, []),
     "limit": (["add"], 6, "max-grad-norm=1000", (45, 64, 90), ["dr_grpo", "pos_only", "half"]),
     "size": (["mul"], 6, "width=128", (32, 64, 128), ["half", "nthr", "likelihood", "negative"]),
-    "ten": (["mul"], 3, "", (64, 640), ["grpo@group-size=80"]),
+    "ten": (["mul"], 3, "", (64, 90, 128, 640), ["grpo@group-size=80"]),
 }
 # Of H11. Left out: rules that are biased, whose worth is another one's, or that are grpo
 RULES = ["dr_grpo", "pos_only", "nthr", "compensation", "negative", "ngrpo", "half", "no_baseline"]
