@@ -5,6 +5,7 @@ import csv
 import json
 import subprocess
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import product, repeat
 from multiprocessing import get_context
 from pathlib import Path
@@ -145,7 +146,9 @@ def pyplot():
     return plt
 
 
-def with_errors(intervals, scale: float = 100) -> tuple:
-    """What interval() returns, several times, as errorbar takes it: means and errors, in points."""
-    mean, low, high = scale * np.reshape([*intervals], (-1, 3)).T
-    return mean, [mean - low, high - mean]
+@contextmanager
+def picture(name: str, panels: int = 1, **settings):
+    """The axes to draw on, an array if there are several panels; then docs/<name> is written."""
+    figure, axes = pyplot().subplots(1, panels, layout="constrained", **settings)
+    yield axes
+    figure.savefig(ROOT / "docs" / name, dpi=100)

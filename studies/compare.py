@@ -27,8 +27,8 @@ import numpy as np
 
 from advantages import VARIANTS
 from studies.arms import RULES
-from studies.common import REPLICATES, ROOT, TABLES, at, by_seed, commit, fill, interval, markdown
-from studies.common import options, percent, publish, pyplot, read_rows, shown
+from studies.common import REPLICATES, TABLES, at, by_seed, commit, fill, interval, markdown
+from studies.common import options, percent, picture, publish, read_rows, shown
 from studies.runs import run
 from tasks import TASKS
 
@@ -165,10 +165,8 @@ def table(task: str) -> str:
     return markdown(["arm", *MEASURES.values()], cells)
 
 
-def figure() -> None:
+def draw(ax) -> None:
     """Sampled accuracy of grpo over the steps: mean and range over base models, a colour a task."""
-    plt = pyplot()
-    _, ax = plt.subplots(figsize=(6, 3), layout="constrained")
     for task in TASKS:
         rows = at(read_rows(CURVES), task=task, arm="grpo")
         texts = [[row[f"step {n}"].split() for n in EVALUATED] for row in rows]
@@ -177,7 +175,6 @@ def figure() -> None:
         ax.fill_between(EVALUATED, y.min(0), y.max(0), alpha=0.2)
     ax.set(xlabel="step", ylabel="accuracy, %", ylim=(0, 100))
     ax.legend(frameon=False, loc="upper left")
-    plt.savefig(ROOT / "docs" / "learning.png", dpi=100)
 
 
 if __name__ == "__main__":
@@ -188,4 +185,5 @@ if __name__ == "__main__":
         fill(path, yields, missing(path, args, *ARMS[args.arms]), args.jobs)
     tables = [f"\n## {task}\n\n{table(task)}\n" for task in TASKS]
     publish(ROWS, "\n".join(["# What training brings, minus `grpo`, in points", *tables]))
-    figure()
+    with picture("learning.png", figsize=(6, 3)) as ax:
+        draw(ax)

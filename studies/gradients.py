@@ -191,12 +191,10 @@ def table(rows: list[dict]) -> str:
     clear = [row["arm"] for row in rows if str(row["bias"]) != "nan"]
     cells = []
     for arm in found["one"]:
-        _, low, high = found["one_minus_grpo"][arm]
-        near = "cannot be told apart" if low <= 0 <= high and arm != "grpo" else ""
         texts = [shown(found[column][arm], 1, form) for column, form in COLUMNS.items()]
-        cells.append([f"`{arm}`", near, *texts, str(clear.count(arm))])
+        cells.append([f"`{arm}`", *texts, str(clear.count(arm))])
     header = [column.removeprefix("log_") for column in COLUMNS]
-    return markdown(["arm", "from grpo", *header, "with a bias"], cells)
+    return markdown(["arm", *header, "with a bias"], cells)
 
 
 def in_words(rows: list[dict]) -> str:

@@ -1,4 +1,4 @@
-"""Three pictures of the texts: python -m studies.pictures [--seeds 1]
+"""Three pictures of the texts: python -m studies.pictures
 
 docs/runs.png: accuracy at the end of each run of `add` under grpo and under two variants whose mean
 describes no run. From docs/tables/compare.csv.
@@ -6,7 +6,7 @@ describes no run. From docs/tables/compare.csv.
 docs/averaging.png: the signal of the mean of N draws, for the rules of docs/gradients.md's bandit.
 With m the mean of g, n = E|g - m|^2, and u the direction of grad J, it is <m, u>^2 / (|m|^2 + n/N).
 
-docs/arrows.png: single rollouts at a base model of `mul`. An arrow is the gradient of one rollout
+docs/arrows.png: single rollouts at base model 1 of `mul`. An arrow is the gradient of one rollout
 (studies.gradients) over the root of its rule's mean |g|^2. To the right is its part along grad J.
 Across is the length of the rest, up if it goes with the rest of the others, else down. The thick
 arrow is the mean. Five minutes.
@@ -18,7 +18,7 @@ import torch
 import train
 from advantages import rloo
 from grpo import answer_likelihood
-from studies.common import ROOT, TABLES, by_seed, options, pyplot, read_rows, settings
+from studies.common import TABLES, by_seed, picture, read_rows, settings
 from studies.gradients import ARMS, SEED_A, SEED_B, critics, sampled, vectors
 
 PI = np.array([0.2, 0.3, 0.5])
@@ -73,18 +73,13 @@ def draw_arrows(axes, args) -> None:
 
 
 def main() -> None:
-    args = options(__doc__, range(1, 2), ("mul",)).parse_args()
     torch.set_num_threads(1)
-    plt = pyplot()
-    _, ax = plt.subplots(figsize=(6, 1.8), layout="constrained")
-    draw_runs(ax)
-    plt.savefig(ROOT / "docs" / "runs.png", dpi=100)
-    _, ax = plt.subplots(figsize=(5, 3), layout="constrained")
-    draw_averaging(ax)
-    plt.savefig(ROOT / "docs" / "averaging.png", dpi=100)
-    _, axes = plt.subplots(1, 3, figsize=(7, 3.6), sharey=True, layout="constrained")
-    draw_arrows(axes, settings("mul", args.seeds[0], args.out))
-    plt.savefig(ROOT / "docs" / "arrows.png", dpi=100)
+    with picture("runs.png", figsize=(6, 1.8)) as ax:
+        draw_runs(ax)
+    with picture("averaging.png", figsize=(5, 3)) as ax:
+        draw_averaging(ax)
+    with picture("arrows.png", 3, figsize=(7, 3.6), sharey=True) as axes:
+        draw_arrows(axes, settings("mul", 1, "runs/studies"))
 
 
 if __name__ == "__main__":

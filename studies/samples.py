@@ -27,8 +27,8 @@ from itertools import product
 import numpy as np
 
 from studies import compare
-from studies.common import REPLICATES, ROOT, SEEDS, TABLES, at, fill, interval, markdown, options
-from studies.common import publish, pyplot, read_rows, shown, with_errors
+from studies.common import REPLICATES, SEEDS, TABLES, at, fill, interval, markdown, options
+from studies.common import picture, publish, read_rows, shown
 from studies.ruler import DEFAULT, PROMPTS, both_axes, estimate, in_samples, means
 from studies.ruler import monotone, slopes, verdict
 from studies.within import EFFECTS, OTHERS, SEVEN, beside, effects, log_worth, matrix
@@ -50,8 +50,7 @@ RULES += ["nthr_eta0", "truth", "shared_prefix", "random_sparing", "prefix_basel
 RULES += ["negative_0.1", "negative_0.3"]
 IDEAS = [*SEVEN, "rloo", "critic", "culling", *OTHERS]  # whose effects are read on the ruler
 NO_MEAN = {"add": ["critic", "culling"], "mul": []}  # but these: a mean describes no run of theirs
-COLUMNS = ["mean_sampled", "mean_hard", "final_sampled", "all_fail_first", "all_fail_all"]
-COLUMNS += ["grad_norm_all"]
+COLUMNS = ["mean_sampled", "final_sampled", "all_fail_first", "all_fail_all", "grad_norm_all"]
 TICKS = [0.5, 0.7, 1, 1.4, 2]
 
 
@@ -157,43 +156,36 @@ def slope_table(axes: dict) -> str:
     return markdown(["slope of ln k on ln worth", *axes], cells)
 
 
-def draw_ideas(found: dict) -> None:
+def draw_ideas(axes, found: dict) -> None:
     """k of each idea with its interval. Blue: the effect's t interval is above 0; red: below."""
-    plt = pyplot()
-    _, axes = plt.subplots(1, 2, figsize=(9, 5.5), sharey=True, layout="constrained")
     order = sorted(IDEAS, key=lambda arm: found["mul"][arm][0])
     for ax, task in zip(axes, TASKS):
         ax.plot([1] * len(order), order, color="grey", linewidth=0.8)  # k = 1; the order of rows
-        for arm, (k, *_) in found[task].items():
+        for arm, ((k, *ends), *_) in found[task].items():
             _, low, high = interval(effects(task, [arm]))
             color = "C0" if low > 0 else "C3" if high < 0 else "grey"
-            middle, error = with_errors([k], 1)
-            ax.errorbar(middle, [arm], xerr=error, fmt="o", color=color)
+            ax.plot([k, *ends], [arm] * 3, "-o", markevery=[0], color=color)
         ax.set(title=task, xscale="log", xlabel="trains as grpo with so many times the samples")
         ax.set_xticks(TICKS, TICKS)
         ax.minorticks_off()
-    plt.savefig(ROOT / "docs" / "samples.png", dpi=100)
 
 
-def draw_h11(axes: dict) -> None:
+def draw_h11(panels, axes: dict) -> None:
     """k of each rule against its worth, with the line that was found and the expected one."""
-    plt = pyplot()
-    _, panels = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
     for ax, (task, (x, _, y)) in zip(panels, axes.items()):
-        worth = np.exp(x[0])
-        k, error = with_errors([estimate(np.exp(drawn)) for drawn in y.T], 1)
-        ax.errorbar(worth, k, yerr=error, fmt="o", zorder=0)
-        for i, (rule, *point) in enumerate(sorted(zip(RULES, worth, k), key=lambda z: z[2])):
-            ax.annotate(f"  {rule}  ", point, fontsize=8, ha=("left", "right")[i % 2], va="center")
+        ks = [estimate(np.exp(drawn)) for drawn in y.T]
+        for i, ((k, *ends), worth, rule) in enumerate(sorted(zip(ks, np.exp(x[0]), RULES))):
+            ax.plot([worth] * 3, [k, *ends], "C0-o", markevery=[0], zorder=0)
+            side = ("left", "right")[i % 2]
+            ax.annotate(f"  {rule}  ", (worth, k), fontsize=8, ha=side, va="center")
         for slope, color in ((1, "grey"), (slopes(x, y)[0], "C1")):
-            line = np.array([0.4, 1.6])
+            line = np.exp([x[0].min(), x[0].max()])
             ax.plot(line, line**slope, color=color, label=f"slope {slope:.2f}")
         ax.set(title=task, xscale="log", yscale="log", xlabel="worth at the base model", ylabel="k")
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_ticks(TICKS[:-1], TICKS[:-1])
-            axis.set_minor_locator(plt.NullLocator())
+        ax.minorticks_off()
         ax.legend(frameon=False)
-    plt.savefig(ROOT / "docs" / "h11.png", dpi=100)
 
 
 def with_the_ruler(rulers: dict) -> str:
@@ -210,8 +202,10 @@ def with_the_ruler(rulers: dict) -> str:
         axes[task] = (pairs[0][0], pairs[1][0], pairs[0][1])
         text += f"\n## {task}: the ruler\n\n{ruler_table(task, ruler)}\n"
         text += f"\n## {task}: effects in samples\n\n{idea_table(task, found[task])}\n"
-    draw_ideas(found)
-    draw_h11(axes)
+    with picture("samples.png", 2, figsize=(9, 5.5), sharey=True) as panels:
+        draw_ideas(panels, found)
+    with picture("h11.png", 2, figsize=(10, 6.5)) as panels:
+        draw_h11(panels, axes)
     return text + f"\n## H11\n\n{slope_table(axes)}\n"
 
 

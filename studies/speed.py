@@ -1,12 +1,12 @@
-"""How long does a training step take? python -m studies.speed [--rounds 20] [--threads 2]
+"""How long does a training step take, on one thread? python -m studies.speed
 
 Everything is measured in turns, in one process: a round has one measurement of each, so what else
 the machine does slows all alike. The first rounds are not counted. Learning rates are next to
 nothing, so all models stay the base model of `add`, and responses keep their lengths.
 
-A training step of each variant, with the default settings, is compared with grpo's. And if the
-packages of tools/requirements-trl.txt are installed, TRL and transformers are compared with this
-project. They run the same architecture with the same weights (twin, in tools/trl_variants.py):
+A training step of each variant, with the default settings, is compared with grpo's. And TRL and
+transformers are compared with this project; their packages are those of tools/requirements-trl.txt.
+They run the same architecture with the same weights (twin, in tools/trl_variants.py):
 
     step        of grpo with one mini-batch: sampling, rewards, update, metrics
     TRL         a step of GRPOTrainer; it reads all groups, ours those with an advantage
@@ -17,14 +17,13 @@ docs/tables/speed.csv has a row for each comparison: the ratio of the two in a r
 smallest and largest; and the median seconds of both. docs/tables/speed.md is made from it alone.
 """
 
-import argparse
 from copy import deepcopy
 from functools import partial
-from importlib.util import find_spec
 from timeit import default_timer, timeit
 
 import numpy as np
 import torch
+from transformers import TrainerCallback
 
 import train
 from advantages import VARIANTS
@@ -32,9 +31,11 @@ from grpo import encode
 from model import GPT, generate
 from studies.common import TABLES, markdown, publish, read_rows, write_rows
 from tasks import ADD
+from tools import trl_variants as trl
 
 ROWS = TABLES / "speed.csv"
 WARM = 3  # rounds that are not counted
+ROUNDS = 20  # that are
 
 
 def steps(base: GPT, *flags: str):
@@ -44,11 +45,8 @@ def steps(base: GPT, *flags: str):
         yield row["seconds"]
 
 
-def beside_trl(base: GPT, rounds: int) -> list[dict[str, float]]:
+def beside_trl(base: GPT) -> list[dict[str, float]]:
     """For each round the seconds of a step and of sampling, ours and theirs."""
-    from transformers import TrainerCallback  # here, because the rest does without TRL
-
-    from tools import trl_variants as trl
 
     class Turns(TrainerCallback):
         """After each step of TRL the others take their turn."""
@@ -72,7 +70,7 @@ def beside_trl(base: GPT, rounds: int) -> list[dict[str, float]]:
     same = size | {"do_sample": True, "top_k": 0}
     plain = {"use_cpu": True, "gradient_checkpointing": False, "save_strategy": "no"}
     own = trl.OWN | trl.trl_settings("grpo") | {"learning_rate": 0.0}
-    config = trl.GRPOConfig(**own | plain, max_steps=rounds)
+    config = trl.GRPOConfig(**own | plain, max_steps=WARM + ROUNDS)
     data = trl.Dataset.from_list([problem._asdict() for problem in problems])
     parts = (theirs, partial(trl.verifier, tokenizer), config, data, None, tokenizer)
     trl.GRPOTrainer(*parts, callbacks=[Turns()]).train()
@@ -89,19 +87,13 @@ def compared(rounds: list[dict], measured: str, beside: str) -> dict:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20, help="that are counted")
-    parser.add_argument("--threads", type=int, default=1, help="threads of the processor")
-    options = parser.parse_args()
     base = train.base_model(train.parse_arguments(["--device", "cpu"]))
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(1)
     loops = {name: steps(base, "--variant", name) for name in VARIANTS}
-    total = WARM + options.rounds
-    rounds = [{name: next(loop) for name, loop in loops.items()} for _ in range(total)]
+    rounds = [{name: next(loop) for name, loop in loops.items()} for _ in range(WARM + ROUNDS)]
     rows = [compared(rounds, name, "grpo") for name in VARIANTS]
-    if find_spec("trl"):
-        rounds = beside_trl(base, total)
-        rows += [compared(rounds, "TRL", "step"), compared(rounds, "generate", "sampling")]
+    rounds = beside_trl(base)
+    rows += [compared(rounds, "TRL", "step"), compared(rounds, "generate", "sampling")]
     write_rows(ROWS, rows)
     text = markdown([*rows[0]], [[*row.values()] for row in read_rows(ROWS)])
     publish(ROWS, f"# How long a training step takes. See studies/speed.py\n\n{text}\n")

@@ -43,8 +43,7 @@ if __name__ == "__main__":
     tests = [*compare.tests(), *displacement.tests(), *faithful.tests()]
     cells = []
     for (name, what, effects, _, margin), found in zip(tests, verdicts(tests)):
-        above = sum(effect > 0 for effect in effects)
-        counts = [f"{above} of {len(effects)}", f"{100 * margin:.1f}"]
-        cells.append([name, what, shown(interval(effects)), *counts, found])
+        above = f"{sum(effect > 0 for effect in effects)} of {len(effects)}"
+        cells.append([name, what, shown(interval(effects)), above, f"{100 * margin:.1f}", found])
     header = ["", "", "effect, points (95 %)", "above 0", "margin", "verdict"]
     publish(TABLES / "verdicts.csv", f"# Verdicts\n\n{markdown(header, cells)}\n")

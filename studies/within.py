@@ -18,8 +18,7 @@ never changes. docs/tables/within.md is made from the three CSV files alone.
 import numpy as np
 from scipy import stats
 
-from studies.common import SEEDS, TABLES, at, by_seed, interval, markdown, publish, read_rows
-from studies.common import shown
+from studies.common import SEEDS, TABLES, at, by_seed, interval, markdown, publish, read_rows, shown
 from studies.ruler import between, draws, estimate, line, means, resampled, within
 
 EFFECTS = TABLES / "compare.csv"
@@ -121,8 +120,7 @@ def prediction_table(task: str) -> str:
 
 
 if __name__ == "__main__":
-    what = "what the base model says. studies/within.py says how."
-    text = f"# Between rules and within a rule: {what}\n"
+    text = "# Between rules and within a rule. studies/within.py says how.\n"
     for task in ("add", "mul"):
         text += f"\n## {task}: effect against ln worth\n\n{table(task)}\n"
         text += f"\n## {task}: H10, rank correlation of effect with `one`\n\n{rank_table(task)}\n"

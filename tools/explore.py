@@ -50,8 +50,8 @@ def follow(name: str, variant: str) -> dict:
     model = train.base_model(args)
     critic = train.new_model(args, outputs=1)
     optimizer = torch.optim.Adam(critic.parameters(), args.lr)
-    tried = sample_rollout(model, task, held, 8)
-    solved = dict(zip(held, tried.rewards.amax(1).tolist()))  # 1: at least once
+    # 1: solved at least once.
+    solved = dict(zip(held, sample_rollout(model, task, held, 8).rewards.amax(1).tolist()))
     problems = [max((p for p in held if p.level == n), key=solved.get) for n in task.levels]
     kept = []
     base = {"step": 0} | train.evaluate(model, task, "accuracy", temperature=0)
