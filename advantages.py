@@ -1,16 +1,15 @@
-"""The advantage variants: each is one short function from a Rollout to token advantages (P, G, T).
+"""The advantage variants: short functions from a Rollout to one with advantages A (P, G, T).
 
 What an advantage is. A prompt gets a group of G sampled responses, and each response i a reward
 r_i: 1 if it is correct, else 0. The update pushes every sampled token up in proportion to its
-advantage, and down where that is negative (until the clip in grpo.py stops it). So the advantage
-says which tokens are to be said more often, and by how much. Most variants change nothing else. A
-few do: two change the loss (table LOSS), `critic` trains a second network, `likelihood` needs one
-more forward pass, `culling` drops prompts.
+advantage A_{i,t}, and down where that is negative (until the clip in grpo.py stops it). So the
+advantage says which tokens are to be said more often, and by how much.
 
 What may be changed. With A_i = r_i the mean push is the gradient of the expected reward. A number
 that does not depend on the response, a baseline, may be subtracted: the probabilities of all
 responses add up to 1 whatever the weights, so pushing all of them alike has no effect on the mean.
-What does depend on the response changes the mean push too: that is a bias (grpo.py has the
+(The mean of the whole group depends on r_i a little, and that only shortens the push: by (G-1)/G.)
+What else depends on the response changes the mean push too: that is a bias (grpo.py has the
 algebra). Dividing by sigma is one; measured, it hardly turns the gradient.
 
 A group is all-fail (every reward is 0), all-pass (every reward is 1) or mixed. A rollout is what
@@ -24,18 +23,21 @@ Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabu
     rollout.logprobs  (P, G, T)     log pi of each token; pi is the model ("policy") that drew it
     rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), given prompt x and the tokens before t
     rollout.hidden    (P, G, T, D)  h, the input of the last linear layer (the unembedding)
-    rollout.token_bias (P, G, T): for `critic`;  rollout.answer_likelihood (P, G): for `likelihood`
     mu, sigma         (P, 1)        mean and population standard deviation of a group's rewards
 
-"Reported" is what the source, or an experiment before this project, found on language models;
-docs/results.md has what is found here. A variant changes no input, and no gradient flows through
-an advantage. Padding may hold anything: it is selected away, not multiplied by 0 (0 * NaN is NaN).
+The update trains on the rollout that a variant returns: the same tokens with A filled in, or other
+tokens (`verifree`). "Reported" is what the source, or an experiment before this project, found on
+language models; docs/results.md has what is found here. A variant changes no input, no gradient
+flows through A, and padding may hold anything: it is selected away (0 * NaN is NaN).
 """
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from grpo import Rollout
+from grpo import Rollout, answer_likelihood, answered, descend, token_bias
+from model import GPT
 
 
 def centre(rewards: Tensor) -> Tensor:
@@ -53,12 +55,16 @@ def standardise(rewards: Tensor) -> Tensor:
     return centre(rewards) / (rewards.std(1, correction=0, keepdim=True) + 1e-6)
 
 
-def on_tokens(rollout: Rollout, A: Tensor) -> Tensor:
-    """A_i (P, G) or A_{i,t} (P, G, T) -> A_{i,t} (P, G, T), 0 outside the mask, no gradient."""
-    return torch.where(rollout.mask, A if A.dim() == 3 else A[..., None], 0.0).detach()
+def on_tokens(rollout: Rollout, A: Tensor) -> Rollout:
+    """The rollout with these advantages: A_i (P, G), the same for all tokens, or A_{i,t} (P, G, T).
+
+    Outside the mask A becomes 0. No gradient flows through it.
+    """
+    A = A if A.dim() == 3 else A[..., None]
+    return replace(rollout, A=torch.where(rollout.mask, A, 0.0).detach())
 
 
-def grpo(rollout: Rollout) -> Tensor:
+def grpo(rollout: Rollout) -> Rollout:
     """Group relative policy optimization. arXiv 2402.03300, section 4.1.2.
 
         A_{i,t} = (r_i - mu) / (sigma + eps)
@@ -71,7 +77,7 @@ def grpo(rollout: Rollout) -> Tensor:
     return on_tokens(rollout, standardise(rollout.rewards))
 
 
-def dr_grpo(rollout: Rollout) -> Tensor:
+def dr_grpo(rollout: Rollout) -> Rollout:
     """GRPO done right. arXiv 2503.20783; its loss divides by a constant, not by the tokens (LOSS).
 
         A_{i,t} = r_i - mu
@@ -82,7 +88,7 @@ def dr_grpo(rollout: Rollout) -> Tensor:
     return on_tokens(rollout, centre(rollout.rewards))
 
 
-def rloo(rollout: Rollout) -> Tensor:
+def rloo(rollout: Rollout) -> Rollout:
     """REINFORCE leave-one-out: its baseline, here in the clipped loss per token. arXiv 2402.14740.
 
         A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  (r_i - mu) G / (G - 1)
@@ -94,7 +100,7 @@ def rloo(rollout: Rollout) -> Tensor:
     return on_tokens(rollout, G / max(G - 1, 1) * centre(rollout.rewards))
 
 
-def pos_only(rollout: Rollout) -> Tensor:
+def pos_only(rollout: Rollout) -> Rollout:
     """Positive advantages only. arXiv 2505.18830, section 3.
 
         A_{i,t} = max(A_i, 0),   A_i as in grpo
@@ -105,31 +111,67 @@ def pos_only(rollout: Rollout) -> Tensor:
     return on_tokens(rollout, standardise(rollout.rewards).clamp(min=0.0))
 
 
-def critic(rollout: Rollout) -> Tensor:
-    """A learned token critic: experiment 1 of this line of research.
+def reinforce(rollout: Rollout) -> Rollout:
+    """REINFORCE without a baseline. Williams 1992; Sutton and Barto, section 13.3.
+
+        A_{i,t} = r_i;   its loss divides by a constant (LOSS)
+
+    Correct responses are pushed up, and nothing is pushed down. All-pass groups are pushed up too:
+    all 1. All-fail groups: all 0. The mean push is grad J, as with rloo's baseline.
+    Reported: estimates scatter more than with a baseline.
+    """
+    return on_tokens(rollout, rollout.rewards)
+
+
+def half(rollout: Rollout) -> Rollout:
+    """Negative advantages halved: between grpo and pos_only. A control that became a variant.
+
+        A_{i,t} = A_i if A_i > 0, else A_i / 2;   A_i as in grpo
+
+    The plainest way to push down less. What spares chosen tokens, as nthr does, has to be better
+    than this to show that the choice matters. All-fail and all-pass groups: all 0.
+    """
+    A = standardise(rollout.rewards)
+    return on_tokens(rollout, torch.where(A < 0, A / 2, A))
+
+
+class Critic:
+    """A learned token critic: experiment 1 of this line of research. The one variant with memory.
 
         A_{i,t} = A_i + b_phi(y_{i,t}),   A_i as in grpo
 
     The hope: a second network, trained beside the policy (critic_loss), learns which tokens matter.
     b_phi, phi its weights, is its output just after it has read y_{i,t}. As it depends on the token
-    it is no baseline, but a bias. It is added in all-fail and all-pass groups too.
+    it is no baseline, but a bias (PPO's critic is another thing: it predicts the reward before the
+    token, as a baseline). b is added in all-fail and all-pass groups too.
     Reported: unstable, never better: judging single tokens adds variance, but no signal.
     """
-    return on_tokens(rollout, standardise(rollout.rewards)[..., None] + rollout.token_bias)
+
+    def __init__(self, network: GPT, lr: float):
+        """network: a GPT with one output for each token; lr: its learning rate."""
+        self.network = network
+        self.optimizer = torch.optim.Adam(network.parameters(), lr)
+
+    def __call__(self, rollout: Rollout) -> Rollout:
+        """Judges the tokens; then the critic makes one optimiser step."""
+        bias = token_bias(self.network, rollout)  # (P, G, T)
+        A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
+        descend(self.optimizer, critic_loss(bias, A, rollout.mask))
+        return on_tokens(rollout, A + bias)
 
 
-def critic_loss(bias: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    """The critic's loss, a scalar; all inputs (P, G, T), advantages as in grpo.
+def critic_loss(bias: Tensor, A: Tensor, mask: Tensor) -> Tensor:
+    """The critic's loss, a scalar; bias and mask (P, G, T), A (P, G, 1) or (P, G, T) as in grpo.
 
         loss(phi) = - mean_i A_i sum_t b_phi(y_{i,t})
 
     b grows on tokens that keep appearing in correct responses. The loss is linear in b, so nothing
     bounds b: that is part of what the experiment shows.
     """
-    return -(advantages * bias).masked_fill(~mask, 0.0).sum(-1).mean()
+    return -(A * bias).masked_fill(~mask, 0.0).sum(-1).mean()
 
 
-def compensation(rollout: Rollout) -> Tensor:
+def compensation(rollout: Rollout) -> Rollout:
     """Probability compensation: experiment 2 of this line of research.
 
         A_{i,t} = A_i (2 - pi_t / pi_max)   if A_i > 0, else A_i;   A_i as in grpo
@@ -145,19 +187,20 @@ def compensation(rollout: Rollout) -> Tensor:
     return on_tokens(rollout, torch.where(A > 0, A * (2 - (logp - peak).exp()), A))
 
 
-def culling(rollout: Rollout) -> Tensor:
+def culling(rollout: Rollout) -> Rollout:
     """Culling solved prompts: experiment 3 of this line of research.
 
         A_{i,t} = A_i as in grpo; a prompt whose responses all were correct is not drawn again
 
-    The hope: concentration of force. train.py drops solved prompts; every step still draws as many
-    prompts, however few are left. All-fail and all-pass groups: all 0.
+    The hope: concentration of force. Solved prompts leave the training set, and every step still
+    draws as many prompts, however few are left. All-fail and all-pass groups: all 0.
     Reported: no change; a hard prompt stays all-fail even if it is sampled a little more often.
     """
-    return grpo(rollout)
+    solved = {p for p, r in zip(rollout.problems, rollout.rewards) if r.min() == 1}
+    return replace(grpo(rollout), solved=solved)
 
 
-def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
+def negative(rollout: Rollout, c: float = 1.0) -> Rollout:
     """Negative advantage for all-fail groups: experiment 4 of this line of research.
 
         A_{i,t} = -c in an all-fail group, else A_i as in grpo
@@ -171,7 +214,7 @@ def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
     return on_tokens(rollout, standardise(rollout.rewards).masked_fill(all_fail, -c))
 
 
-def ngrpo(rollout: Rollout) -> Tensor:
+def ngrpo(rollout: Rollout) -> Rollout:
     """Negative-enhanced GRPO. arXiv 2509.18851, Eq. 5-6; clip range of section 4.2 in table LOSS.
 
         A_{i,t} = (r_i - mu') / (sigma' + eps),   mu', sigma' over r_1..r_G and one virtual reward 1
@@ -185,19 +228,51 @@ def ngrpo(rollout: Rollout) -> Tensor:
     return on_tokens(rollout, standardise(with_virtual)[:, :-1])
 
 
-def likelihood(rollout: Rollout) -> Tensor:
+def likelihood(rollout: Rollout) -> Rollout:
     """The true answer's likelihood as a dense reward: experiment 5 of this line of research.
 
         r_i becomes L_i = pi(true answer | x, reasoning of y_i) in all-fail groups; then as in grpo
 
     The hope: reasoning is good if it makes the true answer likely (grpo.answer_likelihood). What is
     trained stays the sampled tokens, the incorrect answer among them; only their weight changes.
-    Dividing by sigma makes small differences of L count like large ones. All-pass groups: all 0.
+    Dividing by sigma makes small differences of L count like large ones, as long as sigma is above
+    eps. All-pass groups: all 0.
     Reported: degraded; it joins arbitrary reasoning to a correct answer.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
-    r = torch.where(all_fail, rollout.answer_likelihood, rollout.rewards)
-    return on_tokens(rollout, standardise(r))
+    L = answer_likelihood(rollout)  # (P, G)
+    return on_tokens(rollout, standardise(torch.where(all_fail, L, rollout.rewards)))
+
+
+def verifree(rollout: Rollout) -> Rollout:
+    """Experiment 5 made right: the answer is not sampled. After arXiv 2505.21493 (VeriFree).
+
+    The reward is 1 if and only if the true answer a is written. So after reasoning z and marker #
+    the expected reward is L(z) = pi(a, end | x, z#), a number that the policy can compute:
+
+        J = E_z[ E_answer[r] ] = E_z[ L(z) ]
+        grad J = E_z[ L(z) grad ln pi(z#) + grad L(z) ],   grad L = L grad ln pi(a, end | x, z#)
+
+    So the sampled tokens z# are pushed by L minus a baseline, and the true answer and its end,
+    which grpo.answered puts behind them, by L itself. No sampled answer adds noise:
+
+        A_{i,t} = (L_i - mean of the other L_j) / (sd + eps)   on z#
+        A_{i,t} = L_i / (sd + eps)                             on the true answer and its end
+
+    mu is the group's mean of L, and sd = sqrt(mu (1 - mu)) the deviation of rewards with this mean:
+    it weighs prompts as grpo does. (The paper does not divide.) Without a marker L is 0. z#a may be
+    longer than a response may be: this J ignores that limit. All L = 0, or mu > 0.999: all 0.
+    Reported: as good as a verifier or better, and no verifier is needed.
+    """
+    trained = answered(rollout)
+    given = trained.given  # (P, G, T'), True on a and its end
+    L = trained.logprobs.masked_fill(~given, 0.0).sum(-1).exp() * given.any(-1)  # (P, G)
+    G = L.size(1)
+    mu = L.mean(1, keepdim=True)
+    sd = (mu * (1 - mu)).sqrt()
+    above_others = G / max(G - 1, 1) * centre(L)  # L_i - mean of the other L_j, as in rloo
+    A = torch.where(given, L[..., None], above_others[..., None]) / (sd[..., None] + 1e-6)
+    return on_tokens(trained, A.masked_fill(mu[..., None] > 0.999, 0.0))
 
 
 def nthr_scores(rollout: Rollout) -> Tensor:
@@ -210,7 +285,8 @@ def nthr_scores(rollout: Rollout) -> Tensor:
         s_{j,k'} = sum_{i correct} sum_k <g_{i,k}, g_{j,k'}> <h_{i,k}, h_{j,k'}>
 
     g h^T is the gradient of the token's log-probability with respect to the unembedding, and
-    <g, g'><h, h'> the inner product of two such gradients. So a large s_{j,k'} says: pushing
+    <g, g'><h, h'> the inner product of two such gradients. A step of size a along one token's
+    gradient changes the other's ln pi by a times this product. So a large s_{j,k'} says: pushing
     y_{j,k'} down pushes the correct responses down. The double sum need not be formed (section
     7.4): its part without j is one matrix,
 
@@ -221,11 +297,12 @@ def nthr_scores(rollout: Rollout) -> Tensor:
     g = torch.where(rollout.mask[..., None], one_hot - rollout.probs, 0.0)  # (P, G, T, V)
     h = torch.where(rollout.mask[..., None], rollout.hidden, 0.0)  # (P, G, T, D)
     g_correct = g * (rollout.rewards == 1)[..., None, None]  # (P, G, T, V)
-    M = g_correct.flatten(1, 2).transpose(1, 2) @ h.flatten(1, 2)  # (P, V, GT) @ (P, GT, D)
-    return ((g @ M[:, None]) * h).sum(-1).detach()  # (P, G, T, D) summed over D; 0 on padding
+    M = torch.einsum("pgtv,pgtd->pvd", g_correct, h)
+    g_M = torch.einsum("pgtv,pvd->pgtd", g, M)
+    return (g_M * h).sum(-1).detach()  # (P, G, T); 0 on padding
 
 
-def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tensor:
+def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
     """Negative token hidden reward. arXiv 2505.18830, section 5, Algorithm 1.
 
     GRPO pushes down all tokens of an incorrect response, its correct steps too. Correct responses
@@ -233,7 +310,7 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
     push those tokens less that would do this most.
 
         sbar_i   = mean over the tokens of correct response i of s_{i,k}        s: nthr_scores
-        tau      = beta min_{i correct} sbar_i                                  Eq. 8
+        tau      = min_{i correct} sbar_i                                       Eq. 8, beta = 1
         selected = tokens of incorrect responses with s_{j,k'} > tau
         A_{j,k'} = eta A_j if selected, else A_j as in grpo; eta = 2 |p - 1/2|  section 7.3
 
@@ -244,27 +321,26 @@ def nthr(rollout: Rollout, beta: float = 1.0, eta: float | None = None) -> Tenso
         incorrect response 0 1:   s = 0.84, -0.56     the first token is selected: p = 1/2, eta = 0
 
     So the incorrect response keeps -1 on its second token and has 0 on the one that both share.
-    sbar_i counts i's influence on itself; beta = -inf selects all tokens of incorrect responses.
-    All-fail and all-pass groups: all 0.
+    sbar_i counts i's influence on itself. All-fail and all-pass groups: all 0.
     Reported: mitigates the displacement; +0.8 to +2.4 points on models of 0.5B to 3B parameters.
     """
     s = nthr_scores(rollout)  # (P, G, T)
     correct = rollout.rewards == 1  # (P, G)
     sbar = s.sum(-1) / rollout.mask.sum(-1).clamp(min=1)  # (P, G)
-    lowest = sbar.masked_fill(~correct, torch.inf).amin(1)[:, None, None]  # (P, 1, 1)
-    tau = beta * lowest if beta > -torch.inf else beta  # -inf * negative is +inf
-    selected = (s > tau) & (correct.any(1, keepdim=True) & ~correct)[..., None]
+    tau = sbar.masked_fill(~correct, torch.inf).amin(1)[:, None, None]  # (P, 1, 1)
+    selected = (s > tau) & ~correct[..., None]
     p = correct.to(s.dtype).mean(1)[:, None, None]
     eta = 2 * (p - 0.5).abs() if eta is None else eta
-    A = grpo(rollout)
-    return torch.where(selected, eta * A, A)
+    A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
+    return on_tokens(rollout, torch.where(selected, eta * A, A))
 
 
-# name -> function, Rollout -> token advantages (P, G, T)
-ALL = [grpo, dr_grpo, rloo, pos_only, critic, compensation]
-ALL += [culling, negative, ngrpo, likelihood, nthr]
-VARIANTS = {variant.__name__: variant for variant in ALL}
+# name -> function, Rollout -> Rollout with A; or a class, made once a run, whose instance is one
+ALL = [grpo, dr_grpo, rloo, pos_only, reinforce, half, Critic, compensation]
+ALL += [culling, negative, ngrpo, likelihood, verifree, nthr]
+VARIANTS = {variant.__name__.lower(): variant for variant in ALL}
 
 # What a variant changes about the loss, if the command line does not: settings of grpo.update.
 # ngrpo: section 4.2 of its paper. Pushing down stops earlier than pushing up.
-LOSS = {"ngrpo": {"clip_low": 0.16, "clip_high": 0.24}, "dr_grpo": {"aggregate": "constant"}}
+LOSS = {"ngrpo": {"clip_low": 0.16, "clip_high": 0.24}}
+LOSS |= {name: {"aggregate": "constant"} for name in ("dr_grpo", "reinforce")}

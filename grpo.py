@@ -1,6 +1,6 @@
 """GRPO by hand: sample a group of responses to each prompt, score them, update the policy.
 
-    problems -> sample_rollout -> Rollout -> advantages.VARIANTS[name] -> update -> metrics
+    problems -> sample_rollout -> Rollout -> VARIANTS[name] -> Rollout with A -> update -> metrics
 
 Shapes: P prompts (a batch is counted in prompts), G responses each (a group), B = P*G rows,
 T response tokens at most, Lp tokens of a prompt, V vocabulary, D width.
@@ -67,7 +67,7 @@ import torch
 from torch import Tensor
 
 from model import GPT, generate, read_responses
-from tasks import EOS, EOS_ID, MARKER, MARKER_ID, PAD_ID, TOKENIZER, Problem
+from tasks import EOS, EOS_ID, MARKER, MARKER_ID, TOKENIZER, Problem
 
 
 @dataclass
@@ -80,19 +80,25 @@ class Rollout:
     logprobs: Tensor  # (P, G, T), log pi_old of each sampled token, at the sampling temperature
     probs: Tensor  # (P, G, T, V), pi_old(. | prefix) at each position
     hidden: Tensor  # (P, G, T, D), the vector that the unembedding multiplied to give probs
-    answer_likelihood: Tensor | None = None  # (P, G), for the variant `likelihood`
-    token_bias: Tensor | None = None  # (P, G, T), for the variant `critic`
-    reference_logprobs: Tensor | None = None  # (P, G, T), of the base model, for the KL term
     temperature: float = 1.0
     max_length: int | None = None  # the most tokens that a response could have
     prompts: Tensor | None = None  # (P, Lp) int64
     problems: list[Problem] = field(default_factory=list)  # P of them
     texts: list[list[str]] = field(default_factory=list)  # P x G responses, without EOS
+    model: GPT | None = None  # that sampled the responses
+    # What a variant fills in
+    A: Tensor | None = None  # (P, G, T), the advantages
+    given: Tensor | None = None  # (P, G, T) bool, True on tokens that were not sampled (verifree)
+    solved: set[Problem] = field(default_factory=set)  # not to be drawn again (culling)
+    # What the KL term needs besides
+    reference_logprobs: Tensor | None = None  # (P, G, T), of the base model
 
 
-def encode(texts: list[str], device) -> Tensor:
-    """N texts -> tokens (N, L), padded on the right. One character is one token."""
-    return torch.tensor([row.ids for row in TOKENIZER.encode_batch(texts)], device=device)
+def encode(texts: list[str], device) -> tuple[Tensor, Tensor]:
+    """N texts -> tokens (N, L), padded on the right, and their mask. One character is one token."""
+    rows = TOKENIZER.encode_batch(texts)
+    tokens = torch.tensor([row.ids for row in rows], device=device)
+    return tokens, torch.tensor([row.attention_mask for row in rows], device=device) == 1
 
 
 def judge(check, problems: list[Problem], texts: list[list[str]]) -> Tensor:
@@ -106,19 +112,24 @@ def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=Non
     model: GPT; task: Task; problems: list[Problem]; generator: torch.Generator or None. Temperature
     0 is greedy. max_new_tokens: by default the length of the longest solution, and one for EOS; a
     response that is cut off there, before its end-of-sequence token, gets reward 0 in any case.
+
+    The mask is found from the ends: the number of ends before a token is 0 up to the first end.
+        tokens 5 # 5 $ 7 $    ends 0 0 0 1 0 1    ends before 0 0 0 0 1 1    mask 1 1 1 1 0 0
     """
-    prompts = encode([problem.prompt for problem in problems], next(model.parameters()).device)
+    device = next(model.parameters()).device
+    prompts, _ = encode([problem.prompt for problem in problems], device)
     T = max_new_tokens or len(task.longest.solution) + 1
     tokens, probs, h = generate(model, prompts, G, T, EOS_ID, temperature, generator)
     ends = tokens == EOS_ID
-    mask = ends.cumsum(-1) - ends.int() == 0  # no end stands before the token
+    ends_before = ends.cumsum(-1) - ends.int()
+    mask = ends_before == 0
     logprobs = probs.gather(-1, tokens[..., None])[..., 0].log().masked_fill(~mask, 0.0)
     texts = [[y.split(EOS)[0] for y in TOKENIZER.decode_batch(rows)] for rows in tokens.tolist()]
     # A response that was cut off gets 0.
-    rewards = judge(task.reward, problems, texts).to(prompts.device) * ends.any(-1)
+    rewards = judge(task.reward, problems, texts).to(device) * ends.any(-1)
     t = temperature or 1.0  # for greedy responses logprobs and probs are those of temperature 1
-    about = {"max_length": T, "prompts": prompts, "problems": problems, "texts": texts}
-    return Rollout(tokens, mask, rewards, logprobs, probs, h, temperature=t, **about)
+    about = {"prompts": prompts, "problems": problems, "texts": texts, "model": model}
+    return Rollout(tokens, mask, rewards, logprobs, probs, h, t, max_length=T, **about)
 
 
 def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:
@@ -133,8 +144,8 @@ def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tenso
 
 
 @torch.no_grad()
-def answer_likelihood(model: GPT, rollout: Rollout) -> Tensor:
-    """L_i = pi_theta(true answer | prompt, the response's own reasoning), (P, G), at temperature 1.
+def answer_likelihood(rollout: Rollout) -> Tensor:
+    """L_i = pi(true answer | prompt, the response's own reasoning), (P, G), at temperature 1.
 
     The product of the probabilities of the marker, the true answer's tokens and end-of-sequence,
     after prompt and reasoning. Reasoning is what stands before the first marker, the whole response
@@ -145,10 +156,38 @@ def answer_likelihood(model: GPT, rollout: Rollout) -> Tensor:
     """
     pairs = [(p, text) for p, group in zip(rollout.problems, rollout.texts) for text in group]
     texts = [text.split(MARKER)[0] + MARKER + p.answer + EOS for p, text in pairs]
-    tokens = encode(texts, rollout.mask.device).view(*rollout.rewards.size(), -1)
-    counted = ((tokens == MARKER_ID).cumsum(-1) == 1) & (tokens != PAD_ID)
-    answered = replace(rollout, tokens=tokens, mask=counted, temperature=1.0)
-    return response_logprobs(model, answered).sum(-1).exp()
+    G = rollout.mask.size(1)
+    tokens, mask = (x.unflatten(0, (-1, G)) for x in encode(texts, rollout.mask.device))
+    counted = mask & ((tokens == MARKER_ID).cumsum(-1) == 1)
+    read = replace(rollout, tokens=tokens, mask=counted, temperature=1.0)
+    return response_logprobs(rollout.model, read).sum(-1).exp()
+
+
+@torch.no_grad()
+def answered(rollout: Rollout) -> Rollout:
+    """What `verifree` trains: each response up to its first marker, the true answer and EOS behind.
+
+    These tokens, their mask, their log-probabilities under the model that sampled (at the sampling
+    temperature), and `given`, True on the true answer and its end. A response without a marker
+    stays as it was sampled, cut off or not. Rewards and texts stay those of what was sampled.
+
+        sampled   1 2 , 1 3 , 0 6 #   6 4 2 $        1 2 , 1 3 $
+        tokens    1 2 , 1 3 , 0 6 #   6 3 2 $        1 2 , 1 3 $ _ _ _ _ _ _ _
+        given     0 0 0 0 0 0 0 0 0 1 1 1 1 1        0 0 0 0 0 0 0 0 0 0 0 0 0
+    """
+    G = rollout.mask.size(1)
+    texts = []
+    for problem, *group in zip(rollout.problems, rollout.tokens, rollout.mask):
+        for y, sampled in zip(*group):
+            text = TOKENIZER.decode(y[sampled].tolist())
+            reasoning, marker, _ = text.partition(MARKER)
+            texts.append(reasoning + marker + problem.answer + EOS if marker else text)
+    tokens, mask = (x.unflatten(0, (-1, G)) for x in encode(texts, rollout.mask.device))
+    markers = tokens == MARKER_ID
+    given = mask & (markers.cumsum(-1) > markers.int())  # a marker stands before the token
+    trained = replace(rollout, tokens=tokens, mask=mask, given=given, probs=None, hidden=None)
+    trained.logprobs = response_logprobs(rollout.model, trained)
+    return trained
 
 
 def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
@@ -169,6 +208,13 @@ def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None
     return mask / (lengths.numel() * length[aggregate])
 
 
+def ratios(logprobs, old_logprobs, clip_low=0.2, clip_high=0.2) -> tuple[Tensor, Tensor]:
+    """ratio_{i,t} and clipped_{i,t} of policy_loss, both (P, G, T)."""
+    # Within exp(-20) and exp(20): infinity * 0 would be NaN.
+    ratio = (logprobs - old_logprobs).clamp(-20, 20).exp()
+    return ratio, ratio.clamp(1 - clip_low, 1 + clip_high)
+
+
 def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2) -> Tensor:
     """The clipped loss, a scalar; all inputs (P, G, T). arXiv 2402.03300, Eq. 3; 2505.18830, Eq. 1.
 
@@ -176,7 +222,8 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2)
         clipped_{i,t} = ratio_{i,t}, but within 1 - clip_low and 1 + clip_high
         loss          = - sum_{i,t} weights_{i,t} min(ratio_{i,t} A_{i,t}, clipped_{i,t} A_{i,t})
 
-    The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
+    (The difference of logarithms is kept within -20 and 20, so that every ratio is finite.) The min
+    makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
     1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way keeps
     its gradient. weights: those of token_weights; where they are 0, the padding may hold anything.
 
@@ -184,24 +231,28 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2)
     in `grpo`, and all responses have one length, their sum is 0. The value means nothing. The
     gradient does: at ratio 1 it is that of the weighted sum of -A log pi_theta.
     """
+    # Before the exponential: masked after it, a NaN of the padding would still be in the gradient.
     padding = weights == 0
-    # Within exp(-20) and exp(20), for 0 * inf would be a NaN gradient.
-    ratio = (logprobs - old_logprobs).masked_fill(padding, 0.0).clamp(-20, 20).exp()
-    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    logprobs = logprobs.masked_fill(padding, 0.0)
+    old_logprobs = old_logprobs.masked_fill(padding, 0.0)
     A = A.masked_fill(padding, 0.0)
+    ratio, clipped = ratios(logprobs, old_logprobs, clip_low, clip_high)
     return -(weights * torch.min(ratio * A, clipped * A)).sum()
-
-
-def k3(d: Tensor) -> Tensor:
-    """exp(d) - d - 1, d = log q - log p: estimates KL(p || q) from samples of p; never below 0."""
-    d = d.clamp(-20, 20)
-    return d.expm1() - d
 
 
 def is_clipped(logprobs, old_logprobs, A, clip_low=0.2, clip_high=0.2) -> Tensor:
     """Where the clip stops a token's gradient, (P, G, T) bool: where it changes the min."""
-    ratio = (logprobs - old_logprobs).exp()
-    return ratio.clamp(1 - clip_low, 1 + clip_high) * A < ratio * A
+    ratio, clipped = ratios(logprobs, old_logprobs, clip_low, clip_high)
+    return clipped * A < ratio * A
+
+
+def k3(d: Tensor) -> Tensor:
+    """exp(d) - d - 1, d = log q - log p: estimates KL(p || q) from samples of p; never below 0.
+
+    John Schulman, "Approximating KL divergence", 2020. Kept finite as the ratio is.
+    """
+    d = d.clamp(-20, 20)
+    return d.expm1() - d
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.0) -> Tensor:
@@ -214,38 +265,42 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.
 
 
 def update(
-    model, optimizer, rollout, A, minibatches=4, aggregate="token", kl=0, max_grad_norm=1.0, **clip
+    model, optimizer, rollout, minibatches=4, aggregate="token", kl=0, max_grad_norm=1.0, **clip
 ) -> dict[str, float]:
     """One pass over the rollout, an optimiser step for each mini-batch, which is whole groups.
 
-    A: the advantages (P, G, T), 0 outside the mask. minibatches: their number, or fewer if fewer
-    groups are read. clip: clip_low and clip_high, as of policy_loss. A token counts by the whole
-    rollout, so at fixed weights the losses of the mini-batches add up to the rollout's. kl > 0 adds
-    kl * KL(pi_theta || pi_reference) by k3, with the same weights (arXiv 2402.03300, Eq. 3 and 4).
+    rollout: what a variant returned, so with A; prompts, tokens, mask, logprobs and A are read.
+    minibatches: their number, or fewer if fewer groups are read. clip: clip_low and clip_high, as
+    of policy_loss. A token counts by the whole rollout, so at fixed weights the losses of the mini-
+    batches add up to the rollout's. kl > 0 adds kl * KL(pi_theta || pi_reference) by k3, with the
+    same weights (arXiv 2402.03300, Eq. 3 and 4).
 
     Returns numbers that were measured before each optimiser step, 0 if there was none:
         loss           with the KL term, summed over the mini-batches
-        clip_fraction  the share of all tokens whose gradient the clip stopped
-        approx_kl      KL(pi_old || pi_theta) by k3, mean over the tokens that were read
+        clip_fraction  the share of tokens whose gradient the clip stopped
+        approx_kl      KL(pi_old || pi_theta) by k3, mean over tokens
         grad_norm      before it is scaled down, mean over optimiser steps
-    In both shares a token counts as it does in the loss.
+    Shares and means over tokens, and the KL term, are of the sampled tokens that were read; a token
+    counts in them as it does in the loss.
     """
+    A = rollout.A
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)
+    # A true answer that `verifree` put there is no sample of pi_old, so it says nothing of a KL.
+    sampled = weights if rollout.given is None else weights.masked_fill(rollout.given, 0.0)
     # Only groups that have a gradient are read. With the KL term every group has one.
     groups = ((A != 0).any(2).any(1) | (kl > 0)).nonzero()[:, 0]
     parts = [part for part in groups.tensor_split(minibatches) if len(part)]
     sums = torch.zeros(4, device=A.device)
     for part in parts:
-        w = weights[part]
         old = rollout.logprobs[part]
-        logprobs = response_logprobs(model, rollout, part)  # 5
-        loss = policy_loss(logprobs, old, A[part], w, **clip)  # 6
+        logprobs = response_logprobs(model, rollout, part)  # 5 read
+        loss = policy_loss(logprobs, old, A[part], weights[part], **clip)  # 6 loss
         if kl > 0:
-            loss = loss + kl * (w * k3(rollout.reference_logprobs[part] - logprobs)).sum()
-        grad_norm = descend(optimizer, loss, max_grad_norm)  # 7
-        # A token that is not read is not stopped: this is a share of all tokens of the rollout.
-        clip_fraction = (w * is_clipped(logprobs, old, A[part], **clip)).sum() / weights.sum()
-        # How far such a token has moved is not known: this is a mean over the tokens that are read.
-        approx_kl = (w * k3(logprobs - old)).sum() / weights[groups].sum()
+            to_reference = k3(rollout.reference_logprobs[part] - logprobs)
+            loss = loss + kl * (sampled[part] * to_reference).sum()
+        grad_norm = descend(optimizer, loss, max_grad_norm)  # 7 step
+        w = sampled[part] / sampled[groups].sum()
+        clip_fraction = (w * is_clipped(logprobs, old, A[part], **clip)).sum()
+        approx_kl = (w * k3(logprobs - old)).sum()
         sums += torch.stack([loss, clip_fraction, approx_kl, grad_norm / len(parts)]).detach()
     return dict(zip(("loss", "clip_fraction", "approx_kl", "grad_norm"), sums.tolist()))

@@ -9,10 +9,10 @@ from the right; a step is the sum of two digits and the carry, written with two 
 The answer is the last step, followed by the second digits of the others, read from right to left:
 06, then 3, then 2. So the answer can be read off the steps. A response is checked in three ways:
 
-    response         12,13,06# 632   12,13,06# 642   12,14,06# 642   12,14,06# 632
-    reward           1               0               0               1    the answer is correct
-    steps_correct    yes             yes             no              no   the steps are correct
-    coherent         yes             no              yes             no   the steps give the answer
+    response           12,13,06# 632  12,13,06# 642  12,14,06# 642  12,14,06# 632
+    reward             1              0              0              1   the answer is correct
+    reasoning_correct  yes            yes            no             no  the steps are correct
+    coherent           yes            no             yes            no  the steps give the answer
 
 The checks compare strings, so any text that a model may write can be judged.
 
@@ -111,7 +111,7 @@ class Task(NamedTuple):
         """1.0 if there is exactly one marker, and after it the answer and no more; else 0.0."""
         return float(response.split(MARKER)[1:] == [problem.answer])
 
-    def steps_correct(self, problem: Problem, response: str) -> bool:
+    def reasoning_correct(self, problem: Problem, response: str) -> bool:
         """Whether the solution's steps stand before the first marker; False without a marker."""
         return response.startswith(problem.solution.split(MARKER)[0] + MARKER)
 

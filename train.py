@@ -20,9 +20,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from advantages import LOSS, VARIANTS, critic_loss, grpo
-from grpo import Rollout, answer_likelihood, descend, encode, judge, response_logprobs
-from grpo import sample_rollout, token_bias, update
+from advantages import LOSS, VARIANTS
+from grpo import Rollout, descend, encode, judge, response_logprobs, sample_rollout, update
 from model import GPT
 from tasks import EOS, PAD_ID, TASKS, TOKENIZER, Problem, Task, held_out
 
@@ -33,7 +32,7 @@ WARM_UP = {"add": (0.13, 1.5), "mul": (0.1, 1.0), "sum": (0.4, 0.8)}
 
 
 def train(args: Namespace, model: GPT):
-    """The loop over steps. Yields after each: rollout, advantages (P, G, T), metrics."""
+    """The loop over steps. Yields after each: rollout, what was trained (with A), metrics."""
     task = TASKS[args.task]
     pool = make_problems(task, held=False)
     order = np.random.default_rng(args.seed)
@@ -42,46 +41,31 @@ def train(args: Namespace, model: GPT):
     names = ("minibatches", "clip_low", "clip_high", "aggregate", "kl", "max_grad_norm")
     settings = {name: getattr(args, name) for name in names}  # of the update
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    if args.variant == "critic":
-        critic = new_model(args, outputs=1).to(args.device)
-        critic_optimizer = torch.optim.Adam(critic.parameters(), args.lr)
+    variant = VARIANTS[args.variant]
+    if isinstance(variant, type):  # it has a memory, and begins anew in each run
+        variant = variant(new_model(args, outputs=1).to(args.device), args.lr)
     reference = deepcopy(model).requires_grad_(False)  # for the KL term
     for step in range(1, args.steps + 1):
         started = time.perf_counter()
         # The learning rate rises in ten steps and falls to 0 over the run.
         optimizer.param_groups[0]["lr"] = args.lr * min(step / 10, 1 - (step - 1) / args.steps)
-        batch = [pool[i] for i in order.integers(len(pool), size=args.prompts)]  # 1
-        rollout = sample_rollout(model, task, batch, args.group_size, **sampling)  # 2, 3
-
-        # What some variants, and the KL term, need besides
-        if args.variant == "likelihood":
-            rollout.answer_likelihood = answer_likelihood(model, rollout)
-        if args.variant == "critic":
-            rollout.token_bias = train_critic(critic, critic_optimizer, rollout)
-        if args.variant == "culling":
-            solved = {problem for problem, r in zip(batch, rollout.rewards) if r.min() == 1}
-            # If no problem is left, all come back.
-            pool = [p for p in pool if p not in solved] or make_problems(task, held=False)
+        batch = [pool[i] for i in order.integers(len(pool), size=args.prompts)]  # 1 draw
+        # 2 sample, 3 score
+        rollout = sample_rollout(model, task, batch, args.group_size, **sampling)
+        trained = variant(rollout)  # 4 advantages
         if args.kl > 0:
-            rollout.reference_logprobs = response_logprobs(reference, rollout)
-
-        A = VARIANTS[args.variant](rollout)  # 4
-        learned = update(model, optimizer, rollout, A, **settings)  # 5, 6, 7
-        row = {"step": step} | rollout_metrics(rollout, A, task) | learned  # 8
+            trained.reference_logprobs = response_logprobs(reference, trained)
+        learned = update(model, optimizer, trained, **settings)  # 5 read, 6 loss, 7 step
+        row = {"step": step} | rollout_metrics(rollout, trained, task) | learned  # 8 report
+        if trained.solved:  # They are not drawn again. If no problem is left, all come back.
+            pool = [p for p in pool if p not in trained.solved] or make_problems(task, held=False)
         row["seconds"] = time.perf_counter() - started
         if not np.isfinite(row["loss"] + row["grad_norm"]):
             raise FloatingPointError(f"step {step}: loss or gradient not finite; is --lr too high?")
         if step % 25 == 0 or step == args.steps:
-            row |= evaluate(model, task, "accuracy", temperature=0)
-            row |= evaluate(model, task, "accuracy_sampled", temperature=1)
-        yield rollout, A, row
-
-
-def train_critic(critic: GPT, optimizer: torch.optim.Optimizer, rollout: Rollout) -> torch.Tensor:
-    """The critic's judgement of each token (P, G, T); then one optimiser step of the critic."""
-    bias = token_bias(critic, rollout)
-    descend(optimizer, critic_loss(bias, grpo(rollout), rollout.mask))
-    return bias.detach()
+            row |= evaluate(model, task, "greedy", temperature=0)
+            row |= evaluate(model, task, "sampled", temperature=1)
+        yield rollout, trained, row
 
 
 def make_problems(task: Task, held: bool) -> list[Problem]:
@@ -93,8 +77,9 @@ def make_problems(task: Task, held: bool) -> list[Problem]:
 
 def new_model(args: Namespace, outputs: int | None = None) -> GPT:
     """A GPT with random weights, of which --base-seed decides; on the CPU."""
+    longest = TASKS[args.task].longest
     # A prompt, a response of full length with EOS and, for `likelihood`, a marker, an answer, EOS.
-    columns = sum(len(text) for text in TASKS[args.task].longest[:3]) + 3
+    columns = len(longest.prompt) + len(longest.solution) + len(longest.answer) + 3
     torch.manual_seed(args.base_seed)
     return GPT(TOKENIZER.get_vocab_size(), columns, args.layers, args.width, outputs)
 
@@ -119,7 +104,7 @@ def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3)
     rng = np.random.default_rng(seed)
     problems = make_problems(task, held=False)
     weights = ratio ** np.array([problem.level for problem in problems])
-    rows = encode([p.prompt + p.solution + EOS for p in problems], "cpu")  # (N, L)
+    rows, _ = encode([p.prompt + p.solution + EOS for p in problems], "cpu")  # (N, L)
     start = len(task.longest.prompt)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     for step in tqdm(range(1, steps + 1), "supervised warm-up of the base model"):
@@ -133,8 +118,8 @@ def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3)
     return step
 
 
-def rollout_metrics(rollout: Rollout, A: torch.Tensor, task: Task) -> dict[str, float]:
-    """Means over groups, responses or tokens; docs/files.md defines each."""
+def rollout_metrics(rollout: Rollout, trained: Rollout, task: Task) -> dict[str, float]:
+    """Means over groups, responses or tokens of what was sampled; docs/files.md defines each."""
     values = {
         "reward": rollout.rewards,
         "all_fail": (rollout.rewards == 0).all(1),
@@ -142,8 +127,8 @@ def rollout_metrics(rollout: Rollout, A: torch.Tensor, task: Task) -> dict[str, 
         "entropy": torch.special.entr(rollout.probs).sum(-1)[rollout.mask],  # nats
         "length": rollout.mask.sum(-1),
         "coherence": judge(task.coherent, rollout.problems, rollout.texts),
-        "steps_correct": judge(task.steps_correct, rollout.problems, rollout.texts),
-        "mean_abs_advantage": A[rollout.mask].abs(),
+        "reasoning_correct": judge(task.reasoning_correct, rollout.problems, rollout.texts),
+        "mean_abs_advantage": trained.A[trained.mask].abs(),
     }
     return {name: value.float().mean().item() for name, value in values.items()}
 
@@ -151,8 +136,8 @@ def rollout_metrics(rollout: Rollout, A: torch.Tensor, task: Task) -> dict[str, 
 def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int = 1) -> dict:
     """Correct responses to the held-out problems. Temperature 0 is greedy.
 
-    name: their share, the mean over levels; name_by_level: {2: 0.9, ...}; name_steps_correct: of
-    the correct responses, the share with all steps correct.
+    name: their share, the mean over levels; name_by_level: {2: 0.9, ...}; name_reasoning_correct:
+    of the correct responses, the share whose reasoning is correct.
     """
     problems = make_problems(task, held=True)
     generator = torch.Generator(next(model.parameters()).device).manual_seed(0)
@@ -161,13 +146,14 @@ def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int
     levels = torch.tensor([problem.level for problem in problems])
     by_level = {n: round(correct[levels == n].float().mean().item(), 4) for n in task.levels}
     accuracy = sum(by_level.values()) / len(by_level)
-    steps = judge(task.steps_correct, problems, rollout.texts)[correct].mean().nan_to_num().item()
-    return {name: accuracy, f"{name}_by_level": by_level, f"{name}_steps_correct": steps}
+    reasoning = judge(task.reasoning_correct, problems, rollout.texts)[correct].mean()
+    share = reasoning.nan_to_num().item()  # 0 if no response is correct
+    return {name: accuracy, f"{name}_by_level": by_level, f"{name}_reasoning_correct": share}
 
 
-COLUMNS = """step reward all_fail all_pass entropy length coherence steps_correct mean_abs_advantage
-loss grad_norm clip_fraction approx_kl seconds accuracy accuracy_sampled accuracy_sampled_by_level
-accuracy_sampled_steps_correct"""
+COLUMNS = """step reward all_fail all_pass entropy length coherence reasoning_correct
+mean_abs_advantage loss grad_norm clip_fraction approx_kl seconds greedy sampled sampled_by_level
+sampled_reasoning_correct"""
 
 
 def run(args: Namespace, model: GPT | None = None) -> None:
@@ -182,40 +168,39 @@ def run(args: Namespace, model: GPT | None = None) -> None:
         writer = csv.DictWriter(file, COLUMNS.split(), extrasaction="ignore")
         writer.writeheader()
         model = model or base_model(args)
-        summary = vars(args) | evaluate(model, task, "base_accuracy", temperature=0)
+        summary = vars(args) | evaluate(model, task, "base_greedy", temperature=0)
         summary |= evaluate(model, task, "base_sampled", temperature=1, samples=4)
         seconds = []
-        for rollout, A, row in tqdm(train(args, model), args.variant, args.steps):
-            by_level = row.get("accuracy_sampled_by_level", {}).values()
-            row["accuracy_sampled_by_level"] = " ".join(str(share) for share in by_level)
+        for _, trained, row in tqdm(train(args, model), args.variant, args.steps):
+            by_level = row.get("sampled_by_level", {}).values()
+            row["sampled_by_level"] = " ".join(str(share) for share in by_level)
             writer.writerow(row)
             seconds.append(row["seconds"])
     torch.save(model.state_dict(), folder / "model.pt")
-    summary |= evaluate(model, task, "final_accuracy", temperature=0)
+    summary |= evaluate(model, task, "final_greedy", temperature=0)
     summary |= evaluate(model, task, "final_sampled", temperature=1, samples=4)
     summary["seconds"] = time.perf_counter() - started
     summary["seconds_per_step"] = float(np.median(seconds or [0]))
     (folder / "summary.json").write_text(json.dumps(summary, indent=2))
     if seconds:
-        report(rollout, A)
-    for name in ("base_sampled", "final_sampled", "base_accuracy", "final_accuracy"):
+        report(trained)
+    for name in ("base_sampled", "final_sampled", "base_greedy", "final_greedy"):
         print(f"{name}: {summary[name]:.1%}, by level {summary[f'{name}_by_level']}")
     print(f"The files are in {folder}.")
 
 
-def report(rollout: Rollout, A: torch.Tensor) -> None:
+def report(trained: Rollout) -> None:
     """Prints the last step's most mixed group with a mark for each advantage, and some mistakes."""
-    p = int((rollout.rewards.mean(1) - 0.5).abs().argmin())
-    print(f"\nResponses to {rollout.problems[p].prompt} ({EOS} is the end). Below each token:")
-    print("* + pushed up, = - pushed down, . neither; * and = are the strongest of their response.")
-    for text, row in zip(rollout.texts[p], A[p]):
-        strong = row.abs() >= 0.95 * row.abs().max()
-        marks = "".join("=-.+*"[2 + int(size)] for size in row.sign() * (1 + strong))
-        print(f"  {text}{EOS}\n  {marks[: len(text) + 1]}")
+    p = int((trained.rewards.mean(1) - 0.5).abs().argmin())
+    print(f"\nTrained after {trained.problems[p].prompt} ({EOS} is the end). Below each token:")
+    print("+ is pushed up, - pushed down, . neither.")
+    for tokens, mask, A in zip(trained.tokens[p], trained.mask[p], trained.A[p]):
+        marks = "".join(".+-"[int(sign)] for sign in A[mask].sign())
+        print(f"  {TOKENIZER.decode(tokens[mask].tolist())}\n  {marks}")
     print("\nMistakes in the last step:")
-    for p, i in (rollout.rewards == 0).nonzero().tolist()[:5]:
-        problem = rollout.problems[p]
-        print(f"  {problem.prompt}{rollout.texts[p][i]}  correct: {problem.solution}")
+    for p, i in (trained.rewards == 0).nonzero().tolist()[:5]:
+        problem = trained.problems[p]
+        print(f"  {problem.prompt}{trained.texts[p][i]}  correct: {problem.solution}")
 
 
 def number(kind: type, low: float, high: float = 10**9, multiple: int | None = None):
