@@ -118,7 +118,6 @@ def reinforce(rollout: Rollout) -> Rollout:
 
     Correct responses are pushed up, and nothing is pushed down. All-pass groups are pushed up too:
     all 1. All-fail groups: all 0. The mean push is grad J, as with rloo's baseline.
-    Reported: estimates scatter more than with a baseline.
     """
     return on_tokens(rollout, rollout.rewards)
 
@@ -298,8 +297,7 @@ def nthr_scores(rollout: Rollout) -> Tensor:
     h = torch.where(rollout.mask[..., None], rollout.hidden, 0.0)  # (P, G, T, D)
     g_correct = g * (rollout.rewards == 1)[..., None, None]  # (P, G, T, V)
     M = torch.einsum("pgtv,pgtd->pvd", g_correct, h)
-    g_M = torch.einsum("pgtv,pvd->pgtd", g, M)
-    return (g_M * h).sum(-1).detach()  # (P, G, T); 0 on padding
+    return (torch.einsum("pgtv,pvd->pgtd", g, M) * h).sum(-1).detach()  # (P, G, T); 0 on padding
 
 
 def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:

@@ -56,9 +56,10 @@ Departures from the original, arXiv 2402.03300, and why:
 - Groups without an advantage have no gradient and are not read. If there is no other group, there
   is no optimiser step, for Adam's momentum would move the weights even then.
 - A token counts 1 / (tokens of the rollout), so the losses of the mini-batches add up to that of
-  the rollout. Divided by the mini-batch's own tokens the gradients would be four times as long, and
-  nearly all would be scaled down by the next rule.
-- A gradient with a norm above 1, `max_grad_norm`, is scaled down to that norm.
+  the rollout.
+- Every gradient is scaled down to one length, `max_grad_norm`, for nearly all are longer than 0.01.
+  So a variant decides the direction of a step, and the learning rate alone its length. A limit of 1
+  cuts the gradients of some variants and not of others, and then the limit is compared.
 """
 
 from dataclasses import dataclass, field, replace
@@ -86,12 +87,10 @@ class Rollout:
     problems: list[Problem] = field(default_factory=list)  # P of them
     texts: list[list[str]] = field(default_factory=list)  # P x G responses, without EOS
     model: GPT | None = None  # that sampled the responses
-    # What a variant fills in
-    A: Tensor | None = None  # (P, G, T), the advantages
+    A: Tensor | None = None  # (P, G, T), the advantages, which a variant fills in
     given: Tensor | None = None  # (P, G, T) bool, True on tokens that were not sampled (verifree)
     solved: set[Problem] = field(default_factory=set)  # not to be drawn again (culling)
-    # What the KL term needs besides
-    reference_logprobs: Tensor | None = None  # (P, G, T), of the base model
+    reference_logprobs: Tensor | None = None  # (P, G, T), of the base model, for the KL term
 
 
 def encode(texts: list[str], device) -> tuple[Tensor, Tensor]:
@@ -116,20 +115,18 @@ def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=Non
     The mask is found from the ends: the number of ends before a token is 0 up to the first end.
         tokens 5 # 5 $ 7 $    ends 0 0 0 1 0 1    ends before 0 0 0 0 1 1    mask 1 1 1 1 0 0
     """
-    device = next(model.parameters()).device
-    prompts, _ = encode([problem.prompt for problem in problems], device)
+    prompts, _ = encode([p.prompt for p in problems], next(model.parameters()).device)
     T = max_new_tokens or len(task.longest.solution) + 1
     tokens, probs, h = generate(model, prompts, G, T, EOS_ID, temperature, generator)
     ends = tokens == EOS_ID
-    ends_before = ends.cumsum(-1) - ends.int()
-    mask = ends_before == 0
+    mask = ends.cumsum(-1) - ends.int() == 0
     logprobs = probs.gather(-1, tokens[..., None])[..., 0].log().masked_fill(~mask, 0.0)
     texts = [[y.split(EOS)[0] for y in TOKENIZER.decode_batch(rows)] for rows in tokens.tolist()]
     # A response that was cut off gets 0.
-    rewards = judge(task.reward, problems, texts).to(device) * ends.any(-1)
-    t = temperature or 1.0  # for greedy responses logprobs and probs are those of temperature 1
+    rewards = judge(task.reward, problems, texts).to(prompts.device) * ends.any(-1)
     about = {"prompts": prompts, "problems": problems, "texts": texts, "model": model}
-    return Rollout(tokens, mask, rewards, logprobs, probs, h, t, max_length=T, **about)
+    # For greedy responses logprobs and probs are those of temperature 1.
+    return Rollout(tokens, mask, rewards, logprobs, probs, h, temperature or 1.0, T, **about)
 
 
 def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:
@@ -209,8 +206,7 @@ def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None
 
 
 def ratios(logprobs, old_logprobs, clip_low=0.2, clip_high=0.2) -> tuple[Tensor, Tensor]:
-    """ratio_{i,t} and clipped_{i,t} of policy_loss, both (P, G, T)."""
-    # Within exp(-20) and exp(20): infinity * 0 would be NaN.
+    """ratio_{i,t} and clipped_{i,t} of policy_loss, (P, G, T). No ratio is infinite or 0."""
     ratio = (logprobs - old_logprobs).clamp(-20, 20).exp()
     return ratio, ratio.clamp(1 - clip_low, 1 + clip_high)
 
@@ -222,8 +218,7 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2)
         clipped_{i,t} = ratio_{i,t}, but within 1 - clip_low and 1 + clip_high
         loss          = - sum_{i,t} weights_{i,t} min(ratio_{i,t} A_{i,t}, clipped_{i,t} A_{i,t})
 
-    (The difference of logarithms is kept within -20 and 20, so that every ratio is finite.) The min
-    makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
+    The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
     1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way keeps
     its gradient. weights: those of token_weights; where they are 0, the padding may hold anything.
 
@@ -238,12 +233,6 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2)
     A = A.masked_fill(padding, 0.0)
     ratio, clipped = ratios(logprobs, old_logprobs, clip_low, clip_high)
     return -(weights * torch.min(ratio * A, clipped * A)).sum()
-
-
-def is_clipped(logprobs, old_logprobs, A, clip_low=0.2, clip_high=0.2) -> Tensor:
-    """Where the clip stops a token's gradient, (P, G, T) bool: where it changes the min."""
-    ratio, clipped = ratios(logprobs, old_logprobs, clip_low, clip_high)
-    return clipped * A < ratio * A
 
 
 def k3(d: Tensor) -> Tensor:
@@ -265,7 +254,7 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.
 
 
 def update(
-    model, optimizer, rollout, minibatches=4, aggregate="token", kl=0, max_grad_norm=1.0, **clip
+    model, optimizer, rollout, minibatches=4, aggregate="token", kl=0, max_grad_norm=0.01, **clip
 ) -> dict[str, float]:
     """One pass over the rollout, an optimiser step for each mini-batch, which is whole groups.
 
@@ -300,7 +289,8 @@ def update(
             loss = loss + kl * (sampled[part] * to_reference).sum()
         grad_norm = descend(optimizer, loss, max_grad_norm)  # 7 step
         w = sampled[part] / sampled[groups].sum()
-        clip_fraction = (w * is_clipped(logprobs, old, A[part], **clip)).sum()
+        ratio, clipped = ratios(logprobs, old, **clip)
+        clip_fraction = (w * (clipped * A[part] < ratio * A[part])).sum()  # it changes the min
         approx_kl = (w * k3(logprobs - old)).sum()
         sums += torch.stack([loss, clip_fraction, approx_kl, grad_norm / len(parts)]).detach()
     return dict(zip(("loss", "clip_fraction", "approx_kl", "grad_norm"), sums.tolist()))

@@ -10,7 +10,8 @@ import csv
 import json
 import sys
 import time
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, ArgumentParser
+from argparse import ArgumentTypeError, Namespace
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
@@ -57,8 +58,8 @@ def train(args: Namespace, model: GPT):
             trained.reference_logprobs = response_logprobs(reference, trained)
         learned = update(model, optimizer, trained, **settings)  # 5 read, 6 loss, 7 step
         row = {"step": step} | rollout_metrics(rollout, trained, task) | learned  # 8 report
-        if trained.solved:  # They are not drawn again. If no problem is left, all come back.
-            pool = [p for p in pool if p not in trained.solved] or make_problems(task, held=False)
+        # What is solved is not drawn again. If no problem is left, all come back.
+        pool = [p for p in pool if p not in trained.solved] or make_problems(task, held=False)
         row["seconds"] = time.perf_counter() - started
         if not np.isfinite(row["loss"] + row["grad_norm"]):
             raise FloatingPointError(f"step {step}: loss or gradient not finite; is --lr too high?")
@@ -145,10 +146,9 @@ def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int
     correct = rollout.rewards.cpu() == 1  # (P, samples)
     levels = torch.tensor([problem.level for problem in problems])
     by_level = {n: round(correct[levels == n].float().mean().item(), 4) for n in task.levels}
-    accuracy = sum(by_level.values()) / len(by_level)
-    reasoning = judge(task.reasoning_correct, problems, rollout.texts)[correct].mean()
-    share = reasoning.nan_to_num().item()  # 0 if no response is correct
-    return {name: accuracy, f"{name}_by_level": by_level, f"{name}_reasoning_correct": share}
+    mean = sum(by_level.values()) / len(by_level)
+    share = judge(task.reasoning_correct, problems, rollout.texts)[correct].mean().nan_to_num()
+    return {name: mean, f"{name}_by_level": by_level, f"{name}_reasoning_correct": share.item()}
 
 
 COLUMNS = """step reward all_fail all_pass entropy length coherence reasoning_correct
@@ -220,27 +220,33 @@ def number(kind: type, low: float, high: float = 10**9, multiple: int | None = N
 def parse_arguments(argv: list[str]) -> Namespace:
     """The command line as settings. SystemExit(2) after a line on standard error if it is bad."""
     devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
-    cli = ArgumentParser("train.py", usage=SUPPRESS)  # without the usage an error is one line
+    about = (
+        "Trains a small GPT on arithmetic by GRPO, and writes what happens to a folder of --out."
+    )
+    # Without the usage an error is one line.
+    cli = ArgumentParser("train.py", SUPPRESS, about, formatter_class=ArgumentDefaultsHelpFormatter)
     add = cli.add_argument
-    add("--variant", choices=VARIANTS, default="grpo", help="the advantages")
+    add("--variant", choices=VARIANTS, default="grpo", help="how advantages are computed")
     add("--task", choices=TASKS, default="add", help="the arithmetic to learn")
-    add("--steps", type=number(int, 0), default=400, help="rollouts to learn from")
-    add("--prompts", type=number(int, 1), default=64, help="in a rollout")
+    add("--steps", type=number(int, 0), default=400, help="training steps, one rollout each")
+    add("--prompts", type=number(int, 1), default=64, help="prompts in a rollout")
     add("--group-size", type=number(int, 2), default=8, help="responses to each prompt")
-    add("--temperature", type=number(float, 1e-3), default=1.0, help="of sampling")
-    add("--lr", type=number(float, 1e-12), default=3e-4, help="learning rate: rises, falls to 0")
-    add("--max-grad-norm", type=number(float, 1e-12), default=1.0, help="of the policy's gradient")
+    add("--temperature", type=number(float, 1e-3), default=1.0, help="temperature of sampling")
+    add("--lr", type=number(float, 1e-12), default=3e-4, help="highest learning rate: falls to 0")
+    add("--max-grad-norm", type=number(float, 1e-12), default=0.01, help="longest gradient's norm")
     add("--minibatches", type=number(int, 1), default=4, help="optimiser steps on a rollout")
     add("--clip-low", type=number(float, 0, 1), default=0.2, help="ratio's lower bound is 1 - this")
     add("--clip-high", type=number(float, 0), default=0.2, help="ratio's upper bound is 1 + this")
-    add("--aggregate", choices=["token", "response", "constant"], default="token", help="a mean")
-    add("--kl", type=number(float, 0), default=0.0, help="coefficient of the KL term")
-    add("--seed", type=number(int, 0), default=0, help="of the order of problems, and of sampling")
-    add("--base-seed", type=number(int, 0), default=0, help="of first weights and warm-up")
+    lengths = "the loss divides by the mean length, each response's own, or the greatest possible"
+    add("--aggregate", choices=["token", "response", "constant"], default="token", help=lengths)
+    add("--kl", type=number(float, 0), default=0.0, help="coefficient of the KL term in the loss")
+    add("--seed", type=number(int, 0), default=0, help="decides order of problems, and sampling")
+    add("--base-seed", type=number(int, 0), default=0, help="decides the base model")
     add("--layers", type=number(int, 1, 24), default=2, help="blocks of the GPT")
-    add("--width", type=number(int, 4, 2048, 4), default=64, help="of the GPT, a multiple of 4")
-    add("--threads", type=number(int, 1, 1024), default=1, help="of the processor")
-    add("--device", choices=devices, default=devices[-1], help="where to compute")
+    add("--width", type=number(int, 4, 2048, 4), default=64, help="width of the GPT, 4 times n")
+    add("--threads", type=number(int, 1, 1024), default=1, help="processor threads for training")
+    # The default is where all numbers of docs/ were made, whatever the machine has.
+    add("--device", choices=devices, default="cpu", help="where to compute")
     add("--out", default="runs", help="folder of all runs")
     # The variant is parsed first: its own loss is the default where no flag is given.
     cli.set_defaults(**LOSS.get(cli.parse_args(argv).variant, {}))
