@@ -13,11 +13,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+import advantages
 import grpo
 import train
 from advantages import VARIANTS
-from grpo import Rollout, is_clipped, policy_loss, response_logprobs, sample_rollout, token_weights
+from grpo import Rollout, policy_loss, ratios, response_logprobs, sample_rollout, token_weights
 from grpo import update
 from model import GPT
 from tasks import ADD, SUM, TASKS, TOKENIZER, Problem, Task, from_columns
@@ -25,8 +27,8 @@ from tasks import ADD, SUM, TASKS, TOKENIZER, Problem, Task, from_columns
 torch.set_num_threads(1)  # the tensors are tiny: more threads would only wait for each other
 SEED = 0  # of all that is random here; any other number passes as well
 V = TOKENIZER.get_vocab_size()
-TOKEN_FIELDS = ("tokens", "mask", "logprobs", "probs", "hidden", "token_bias")  # (P, G, T, ...)
-FIELDS = TOKEN_FIELDS + ("rewards", "answer_likelihood")  # (P, G, ...)
+TOKEN_FIELDS = ("tokens", "mask", "logprobs", "probs", "hidden", "bias", "end")  # (P, G, T, ...)
+FIELDS = TOKEN_FIELDS + ("rewards", "L")  # (P, G, ...)
 MIXED = [1.0, 0.0, 0.0, 1.0]
 ONE = [0.0, 0.0, 1.0, 0.0]
 FAIL = [0.0, 0.0, 0.0, 0.0]
@@ -40,7 +42,16 @@ def close(a, b, tolerance=1e-9):  # an absolute one; NaN equals NaN
 
 
 # ---- (1) Groups of random numbers
-def random_rollout(rewards, T=5, poison=None, dtype=torch.float64) -> Rollout:
+@dataclasses.dataclass
+class Numbers(Rollout):
+    """A rollout with what forward passes would give: here they are random numbers."""
+
+    bias: Tensor | None = None  # (P, G, T), a critic's
+    L: Tensor | None = None  # (P, G), the true answer's likelihood
+    end: Tensor | None = None  # (P, G, T) bool, where a true answer stands, for `verifree`
+
+
+def random_rollout(rewards, T=5, poison=None, dtype=torch.float64) -> Numbers:
     """Ragged groups with these rewards (P, G). poison: the number that the padding holds."""
     torch.manual_seed(SEED)
     rewards = torch.tensor(rewards, dtype=dtype)
@@ -52,14 +63,28 @@ def random_rollout(rewards, T=5, poison=None, dtype=torch.float64) -> Rollout:
     probs = (2 * torch.randn(P, G, T, 7, dtype=dtype)).softmax(-1)
     logprobs = probs.gather(-1, tokens[..., None])[..., 0].log()
     hidden = torch.randn(P, G, T, 6, dtype=dtype)
-    bias = torch.randn(P, G, T, dtype=dtype)
-    L = torch.rand(P, G, dtype=dtype)
-    rollout = Rollout(tokens, mask, rewards, logprobs, probs, hidden, L, bias)
+    x = Numbers(tokens, mask, rewards, logprobs, probs, hidden)
+    x.bias = torch.randn(P, G, T, dtype=dtype)
+    x.L = torch.rand(P, G, dtype=dtype)
+    x.end = mask & (torch.arange(T) >= torch.randint(T + 1, (P, G, 1)))
     if poison is not None:
         tokens[~mask] = 10**6
-        for name in ("logprobs", "probs", "hidden", "token_bias"):
-            getattr(rollout, name)[~mask] = poison
-    return rollout
+        for name in ("logprobs", "probs", "hidden", "bias"):
+            getattr(x, name)[~mask] = poison
+    return x
+
+
+def apply(name, x) -> Rollout:
+    """The variant, with the numbers of x in place of forward passes."""
+    variant = VARIANTS[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(advantages, "token_bias", lambda network, x: x.bias)
+        patch.setattr(advantages, "descend", lambda optimizer, loss: None)
+        patch.setattr(advantages, "answer_likelihood", lambda x: x.L)
+        patch.setattr(advantages, "answered", lambda x: dataclasses.replace(x, given=x.end))
+        if isinstance(variant, type):
+            variant = variant(torch.nn.Linear(1, 1), lr=0.1)
+        return variant(x)
 
 
 def change(rollout, names, function) -> Rollout:
@@ -96,15 +121,24 @@ def score_at(x, j, t):
     return s
 
 
-def nthr_at(x, i, t, beta=1.0, eta=None):  # A_{i,t} by Algorithm 1
+def nthr_at(x, i, t, eta=None):  # A_{i,t} by Algorithm 1
     A = standardised(x.r, i)
     correct = [j for j, r in enumerate(x.r) if r == 1]
     if i in correct or not correct:
         return A
     sbar = [mean([score_at(x, j, k) for k in range(len(x.tokens[j]))]) for j in correct]
-    tau = -math.inf if beta == -math.inf else beta * min(sbar)  # Eq. 8
+    tau = min(sbar)  # Eq. 8
     eta = 2 * abs(len(correct) / len(x.r) - 0.5) if eta is None else eta
     return eta * A if score_at(x, i, t) > tau else A
+
+
+def verifree_at(x, i, t):  # L_i / sd on the true answer, elsewhere L_i without the others' mean
+    ends = [[lp for lp, end in zip(*y) if end] for y in zip(x.logprobs, x.end)]
+    L = [math.exp(sum(y)) if y else 0.0 for y in ends]
+    mu = mean(L)
+    sd = math.sqrt(mu * (1 - mu)) + 1e-6
+    others = mean(L[:i] + L[i + 1 :] or L)
+    return 0.0 if mu > 0.999 else (L[i] if x.end[i][t] else L[i] - others) / sd
 
 
 FORMULAS = {  # of A_{i,t} in a group x: x.r[i], x.L[i], x.tokens[i][t] and so on, see by_loops
@@ -112,12 +146,15 @@ FORMULAS = {  # of A_{i,t} in a group x: x.r[i], x.L[i], x.tokens[i][t] and so o
     "dr_grpo": lambda x, i, t: x.r[i] - mean(x.r),
     "rloo": lambda x, i, t: x.r[i] - mean(x.r[:i] + x.r[i + 1 :] or x.r),  # the others, if any
     "pos_only": lambda x, i, t: max(standardised(x.r, i), 0.0),
-    "critic": lambda x, i, t: standardised(x.r, i) + x.token_bias[i][t],
+    "reinforce": lambda x, i, t: x.r[i],
+    "half": lambda x, i, t: max(standardised(x.r, i), standardised(x.r, i) / 2),
+    "critic": lambda x, i, t: standardised(x.r, i) + x.bias[i][t],
     "compensation": compensation_at,
     "culling": lambda x, i, t: standardised(x.r, i),
     "negative": lambda x, i, t: standardised(x.r, i) if any(x.r) else -1.0,
     "ngrpo": lambda x, i, t: standardised(x.r + [1.0], i),
     "likelihood": lambda x, i, t: standardised(x.r if any(x.r) else x.L, i),
+    "verifree": verifree_at,
     "nthr": nthr_at,
 }
 
@@ -126,7 +163,7 @@ def by_loops(rollout, formula):
     """formula(x, i, t) of every token; x is a group, as lists of tokens: x.r[i], x.probs[i][t]."""
     A = torch.zeros(rollout.mask.size(), dtype=torch.float64)
     for p, masks in enumerate(rollout.mask):
-        x = SimpleNamespace(r=rollout.rewards[p].tolist(), L=rollout.answer_likelihood[p].tolist())
+        x = SimpleNamespace(r=rollout.rewards[p].tolist(), L=rollout.L[p].tolist())
         for name in TOKEN_FIELDS:
             rows = getattr(rollout, name)[p]
             setattr(x, name, [row[m].tolist() for row, m in zip(rows, masks)])
@@ -142,13 +179,13 @@ def test_variant_equals_its_formula(name):
     groups = [[MIXED, FAIL, PASS, ONE, REAL], [[0, 1, 0, 0, 0, 0, 1, 0]], [[1], [0]], [[1, 0]]]
     for T, rewards in enumerate(groups, start=2):
         for rollout in (random_rollout(rewards, T), random_rollout(rewards, T=1)):
-            close(VARIANTS[name](rollout), by_loops(rollout, FORMULAS[name]))
+            close(apply(name, rollout).A, by_loops(rollout, FORMULAS[name]))
 
 
 def test_numbers_by_hand():
     """A formula above could repeat the mistake of the code; these numbers do not."""
     rollout = random_rollout([[1] + [0] * 7, [0] * 8], T=1)
-    first = {name: VARIANTS[name](rollout)[..., 0].tolist() for name in VARIANTS}
+    first = {name: apply(name, rollout).A[..., 0].tolist() for name in VARIANTS}
     assert first["grpo"][0] == pytest.approx([math.sqrt(7)] + [-math.sqrt(1 / 7)] * 7, abs=1e-4)
     assert first["ngrpo"][0] == pytest.approx([1.871] + [-0.535] * 7, abs=5e-4)
     assert first["ngrpo"][1] == pytest.approx([-1 / math.sqrt(8)] * 8, abs=1e-5)
@@ -164,7 +201,7 @@ def test_statistics_are_of_the_group_and_not_of_the_batch(name):
         T = int(rollout.mask[p].sum(-1).max())
         alone = change(rollout, FIELDS, lambda x: x[p : p + 1, order])
         alone = change(alone, TOKEN_FIELDS, lambda x: x[:, :, :T])
-        close(VARIANTS[name](alone), VARIANTS[name](rollout)[p : p + 1, order, :T], 1e-12)
+        close(apply(name, alone).A, apply(name, rollout).A[p : p + 1, order, :T], 1e-12)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -173,9 +210,9 @@ def test_equal_rewards_give_exactly_zero(name):
     for G in (1, 3, 7):
         rewards = [[r] * G for r in (0.0, 0.1, 0.7, 1.0)]
         rollout = random_rollout(rewards, T=1, dtype=torch.float32)
-        rollout.token_bias[:] = 0.0  # which `critic` adds everywhere, by design
+        rollout.bias[:] = 0.0  # which `critic` adds everywhere, by design
         by_design = by_loops(rollout, FORMULAS.get(name, FORMULAS["grpo"])).abs() > 1e-6
-        assert torch.equal(VARIANTS[name](rollout) != 0, by_design)
+        assert torch.equal(apply(name, rollout).A != 0, by_design)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -185,9 +222,9 @@ def test_nan_in_the_padding_reaches_no_advantage(name, poison, dtype):
     """Padding is multiplied by 0 in place of selected away: 0 * NaN is NaN."""
     poisoned = random_rollout([MIXED, FAIL, PASS, ONE], dtype=dtype, poison=poison)
     clean = random_rollout([MIXED, FAIL, PASS, ONE], dtype=dtype)
-    A = VARIANTS[name](poisoned)
+    A = apply(name, poisoned).A
     assert A.dtype == dtype
-    assert torch.equal(A, VARIANTS[name](clean))
+    assert torch.equal(A, apply(name, clean).A)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -195,9 +232,10 @@ def test_a_variant_changes_no_input_and_has_no_gradient(name):
     """Changed rewards falsify the metrics; a gradient through A is another algorithm."""
     rollout = random_rollout([MIXED, FAIL, PASS, ONE])
     before = random_rollout([MIXED, FAIL, PASS, ONE])
-    for field in ("rewards", "logprobs", "probs", "hidden", "token_bias", "answer_likelihood"):
+    for field in ("rewards", "logprobs", "probs", "hidden", "bias", "L"):
         getattr(rollout, field).requires_grad_()
-    assert not VARIANTS[name](rollout).requires_grad
+    assert not apply(name, rollout).A.requires_grad
+    assert rollout.A is None and rollout.given is None and not rollout.solved
     for field in FIELDS:
         close(getattr(rollout, field), getattr(before, field), 0)
 
@@ -222,8 +260,8 @@ def loss_by_loops(logprobs, old, A, mask, low, high, aggregate):
 def test_policy_loss_equals_its_formula(aggregate, distance):
     """Another denominator weights long responses differently; exp(100) makes weights NaN."""
     rollout = random_rollout([MIXED, ONE, FAIL, REAL])
-    logprobs = (rollout.logprobs + distance * rollout.token_bias).requires_grad_()
-    A = VARIANTS["critic"](rollout)
+    logprobs = (rollout.logprobs + distance * rollout.bias).requires_grad_()
+    A = apply("critic", rollout).A
     weights = token_weights(rollout.mask, aggregate, max_length=24)
     for low, high in ((0.2, 0.2), (0.16, 0.24), (0.3, 0.1)):
         loss = policy_loss(logprobs, rollout.logprobs, A, weights, low, high)
@@ -247,7 +285,8 @@ def test_clip_truth_table(sign, ratio, value, slope):
     loss.backward()
     assert loss.item() == pytest.approx(-2 * value)
     assert logprobs.grad.item() == pytest.approx(-2 * slope * ratio)  # d ratio / d logp = ratio
-    assert is_clipped(logprobs, old, A, 0.16, 0.24).item() == (slope == 0)
+    ratio, clipped = ratios(logprobs, old, 0.16, 0.24)
+    assert (clipped * A < ratio * A).item() == (slope == 0)  # clip_fraction counts these
 
 
 @pytest.mark.parametrize("poison", [*POISON[:3], 1e300])
@@ -257,7 +296,7 @@ def test_nan_in_the_padding_reaches_no_loss_or_gradient(poisoned, poison):
     rollout = random_rollout([MIXED, ONE, FAIL, REAL])
     results = []
     for padding in (0.0, poison):
-        rows = [rollout.logprobs + 0.4, rollout.logprobs.clone(), VARIANTS["critic"](rollout)]
+        rows = [rollout.logprobs + 0.4, rollout.logprobs.clone(), apply("critic", rollout).A]
         rows[poisoned][~rollout.mask] = padding
         loss = policy_loss(*[x.requires_grad_() for x in rows], token_weights(rollout.mask))
         results.append([loss, *torch.autograd.grad(loss, rows)])
@@ -291,8 +330,9 @@ def ids(text: str) -> list[int]:
     return TOKENIZER.encode(text).ids
 
 
-def scripted(problems, responses, T=None) -> Rollout:
+def scripted(problems, responses, T=None, model=None, **options) -> Rollout:
     """A rollout whose drawn tokens are these texts. After each text come further ends."""
+    options |= {"max_new_tokens": T}
     rows = [iter(ids(text) + ids("$") * 99) for group in responses for text in group]
 
     def draw(probabilities, number, generator):
@@ -300,7 +340,7 @@ def scripted(problems, responses, T=None) -> Rollout:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "multinomial", draw)
-        return sample_rollout(tiny_gpt(), SUM, problems, len(responses[0]), max_new_tokens=T)
+        return sample_rollout(model or tiny_gpt(), SUM, problems, len(responses[0]), **options)
 
 
 def masked(rollout) -> list[list[str]]:
@@ -386,6 +426,33 @@ def test_the_mask_is_by_position_and_not_by_token_value():
     assert rollout.rewards.tolist() == [[0, 0, 1, 0]]
 
 
+def test_attention_is_the_usual_one():
+    """Scores over d in place of its root, or a cache with a column of zeros: it learns less."""
+    model = tiny_gpt().double()
+    tokens = torch.randint(V, (2, 7))
+    x = model.embed_token(tokens) + model.embed_position.weight[:7]
+    for block in model.blocks:
+        q, k, v = block.qkv(block.norm1(x)).split([16, 4, 4], dim=-1)
+        q = q.view(2, 7, 4, 4).transpose(1, 2)
+        k, v = (shared[:, None].expand_as(q) for shared in (k, v))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + block.project(y.transpose(1, 2).reshape(2, 7, 16))
+        x = x + block.mlp[2](block.mlp[0](block.norm2(x)).relu())
+    close(model(tokens)[0], model.norm(x))
+
+
+def test_the_three_checks_ask_three_things():
+    """Coherence that asks for the truth or not for the answer; a reward that asks for the steps."""
+    p = problem(ADD, [347, 285], 3)
+    assert p == ("  347+  285=", "12,13,06# 632", " 632", 3)
+    right = "12,13,06# 632|12,13,06# 642|12,13,06#0632|12,13,06#632|12,13,06#|12,13,06#642#"
+    wrong = "12,14,06# 642|12,14,06# 632|12,3,06# 632|12,13,6# 632|12, 3,06# 632|12,13,06"
+    texts = [*right.split("|"), *wrong.split("|"), "012,13,06# 632", "12,13,06 # 632"]
+    assert [y for y in texts if ADD.reasoning_correct(p, y)] == right.split("|")
+    assert [y for y in texts if ADD.coherent(p, y)] == ["12,13,06# 632", "12,14,06# 642"]
+    assert all(ADD.reward(p, y) == y.endswith("# 632") for y in texts)
+
+
 # ---- (6) Updates
 def test_padding_and_longer_neighbours_change_no_loss_or_gradient():
     """Attention to padding: what a response teaches depends on who stands beside it."""
@@ -407,7 +474,7 @@ def test_minibatches_add_up_to_the_loss_of_the_rollout(minibatches, aggregate, m
     """Divided by its own tokens a mini-batch of short responses counts as much as a long one."""
     model = tiny_gpt().double()
     rollout = sample(model)
-    A = torch.randn(4, 4, 1) * rollout.mask.double()
+    rollout.A = A = torch.randn(4, 4, 1) * rollout.mask.double()
     rollout.logprobs += 0.2 * torch.randn_like(A)
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)
     loss = policy_loss(response_logprobs(model, rollout), rollout.logprobs, A, weights)
@@ -418,12 +485,227 @@ def test_minibatches_add_up_to_the_loss_of_the_rollout(minibatches, aggregate, m
         return torch.tensor(0.0)
 
     monkeypatch.setattr(grpo, "descend", backward)
-    metrics = update(model, None, rollout, A, minibatches, aggregate)
+    metrics = update(model, None, rollout, minibatches, aggregate)
     assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-6)
     close([weight.grad for weight in model.parameters()], [*gradients])
 
 
-# ---- (7) A policy that learns
+DEFAULTS = {"minibatches": 4, "aggregate": "token", "kl": 0.0, "max_grad_norm": 0.01}
+DEFAULTS |= {"clip_low": 0.2, "clip_high": 0.2}
+CASES = [
+    {},
+    {"minibatches": 3, "kl": 0.02, "clip_low": 0.1, "clip_high": 0.3, "max_grad_norm": 1.0},
+    {"minibatches": 2, "aggregate": "response", "max_grad_norm": 0.05},
+    {"minibatches": 9, "aggregate": "constant", "kl": 0.5, "max_grad_norm": 1e9},
+]
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_update_equals_its_steps_by_hand(options, given, monkeypatch):
+    """KL with its arguments swapped; a wrong mean; gradients that pile up; a step that is too long.
+
+    A group without advantage that is read though it has no gradient, or not read for the KL term.
+    A true answer that was not sampled and counts in the KL term.
+    """
+    how = DEFAULTS | options
+    clip = how["clip_low"], how["clip_high"]
+    model = tiny_gpt().double()
+    x = sample(model, levels=(2, 5, 4, 3, 2, 3))
+    x.rewards = torch.tensor([MIXED, ONE, FAIL, REAL, REAL, ONE], dtype=torch.float64)
+    x.max_length = 24  # what follows is lopsided, so that k3 has a sign
+    x.reference_logprobs = x.logprobs - 0.5 * torch.rand(x.mask.size())
+    x.logprobs = x.logprobs + 0.8 * torch.rand(x.mask.size()) - 0.3
+    x.A = A = 10 * advantages.grpo(x).A  # the third group has none
+    x.given = (torch.rand(x.mask.size()) < 0.4) & x.mask if given else None
+    weights = token_weights(x.mask, how["aggregate"], 24)
+    read = torch.tensor([0, 1, 2, 3, 4, 5] if how["kl"] else [0, 1, 3, 4, 5])
+    sampled = weights * ~x.given if given else weights
+    parts = [part for part in read.tensor_split(how["minibatches"]) if len(part)]
+    by_hand = tiny_gpt().double()
+    expected = dict.fromkeys(("loss", "clip_fraction", "approx_kl", "grad_norm"), 0.0)
+    for part in parts:
+        here = torch.zeros_like(weights)  # every group is read, but others do not count
+        here[part] = 1.0
+        logprobs = response_logprobs(by_hand, x)
+        loss = policy_loss(logprobs, x.logprobs, A, here * weights, *clip)
+        d = x.reference_logprobs - logprobs  # of KL(pi_theta || pi_ref)
+        loss = loss + how["kl"] * (here * sampled * (d.exp() - d - 1)).sum()
+        gradients = torch.autograd.grad(loss, by_hand.parameters())
+        norm = torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
+        for weight, gradient in zip(by_hand.parameters(), gradients):
+            weight.data -= 0.01 * gradient * min(1.0, how["max_grad_norm"] / norm)
+        w = here * sampled / sampled[read].sum()
+        d = logprobs - x.logprobs  # of KL(pi_old || pi_theta)
+        stopped = torch.where(A > 0, d.exp() > 1 + clip[1], d.exp() < 1 - clip[0]) & (A != 0)
+        expected["loss"] += loss.item()
+        expected["clip_fraction"] += w[stopped].sum().item()
+        expected["approx_kl"] += (w * (d.exp() - d - 1)).sum().item()
+        expected["grad_norm"] += norm / len(parts)
+    metrics = update(model, torch.optim.SGD(model.parameters(), 0.01), x, **options)
+    assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    close([*model.parameters()], [*by_hand.parameters()], 1e-7)
+    x.A = 0 * A
+    assert how["kl"] or not any(update(model, None, x, **options).values())  # nothing: no step
+
+
+def test_the_learning_rate_rises_and_falls(monkeypatch):
+    """Without its fall to 0 the run ends where its last, noisy steps leave it."""
+    monkeypatch.setattr(train, "DRAWS", 10)
+    monkeypatch.setattr(train, "evaluate", lambda *given, **more: {})
+    args = train.parse_arguments("--steps 20 --lr 0.5 --width 8 --prompts 2".split())
+    rates = []
+    for how in (lambda model, optimizer, *_, **__: rates.append(optimizer.param_groups[0]["lr"]),):
+        monkeypatch.setattr(train, "update", lambda *x, **y: how(*x) or {"loss": 0, "grad_norm": 0})
+    assert len([*train.train(args, train.new_model(args))]) == 20
+    assert rates == pytest.approx([0.5 * min(n / 10, (21 - n) / 20) for n in range(1, 21)])
+
+
+# ---- (7) What some variants read besides
+def test_answer_likelihood_equals_one_row_at_a_time():
+    """A mean in place of a product, reasoning that ends elsewhere, no end token: another number."""
+    problems = [problem(SUM, [3, 4], 2), problem(SUM, [9] * 8, 8)]
+    responses = [["9,8#8$", "9,8$", "1#2#3$", "#1$", "$", "1_2#4$"]]
+    responses += [["5,5#5#5$", "#$", "##$", "_$", "########", ",,,,,,,,"]]
+    model = tiny_gpt().double()
+    L = grpo.answer_likelihood(scripted(problems, responses, T=8, model=model, temperature=0.5))
+    for g, i in np.ndindex(2, 6):
+        answer = ids("#" + problems[g].answer + "$")
+        row = ids(problems[g].prompt + responses[g][i].removesuffix("$").split("#")[0]) + answer
+        hidden = model(torch.tensor([row]))[0][0, -len(answer) - 1 : -1]
+        p = model.unembed(hidden).softmax(-1)[range(len(answer)), answer]
+        close(L[g, i], p.prod())
+
+
+def test_the_critic_judges_the_token_it_has_read():
+    """A bias that is read one token early is only a baseline; without its minus a loss rises."""
+    network = tiny_gpt(outputs=1).double()
+    x = sample(tiny_gpt().double())
+    bias = grpo.token_bias(network, x)
+    assert (bias[~x.mask] == 0).all()
+    for g, i, tokens, _, outputs in read_alone(network, x):
+        close(bias[g, i, : len(tokens)], outputs[1:, 0])
+    n = random_rollout([MIXED, ONE, FAIL, REAL], poison=math.nan)
+    terms = by_loops(n, lambda n, i, t: standardised(n.r, i) * n.bias[i][t])
+    loss = advantages.critic_loss(n.bias, advantages.grpo(n).A, n.mask)
+    close(loss, -terms.sum() / n.rewards.numel())  # a mean over responses, not over tokens
+    x.rewards = torch.tensor([MIXED, ONE, FAIL, REAL], dtype=torch.float64)
+    critic = advantages.Critic(network, lr=1e-3)
+    close(critic(x).A, advantages.grpo(x).A + bias.detach())  # judged before it learns
+    learned = advantages.critic_loss(grpo.token_bias(network, x), advantages.grpo(x).A, x.mask)
+    assert learned < advantages.critic_loss(bias, advantages.grpo(x).A, x.mask)
+
+
+def test_culling_takes_what_all_responses_solve():
+    """A prompt that goes though one response was wrong, or stays though all were correct."""
+    x = random_rollout([MIXED, PASS, FAIL, PASS])
+    x.problems = [problem(SUM, [n, n], 2) for n in range(4)]
+    assert advantages.culling(x).solved == {x.problems[1], x.problems[3]}
+
+
+RESPONSES = [["9,8#8$", "9,8$", "1#2#3$", "08# 8$"], ["12#12$", "####", ",,,,", "12#11$"]]
+RESPONSES += [["1$", "2$", ",,,,", "$"]]  # no marker: all L are 0
+
+
+def texts_of(x) -> list[list[str]]:
+    return [["".join(y) for y in group] for group in masked(x)]
+
+
+def rows_of_verifree(model, x):
+    """g, i, ln pi(z#), L of each response, with gradient, one row at a time; L 0 without marker."""
+    for g, i in np.ndindex(*x.rewards.shape):
+        y = texts_of(x)[g][i]
+        z, marker, _ = y.partition("#")
+        kept = ids(z + "#" if marker else y)
+        answer = ids(x.problems[g].answer + "$") if marker else []
+        row = torch.tensor([ids(x.problems[g].prompt) + kept + answer])
+        n = len(kept + answer)
+        logits = model.unembed(model(row)[0][0, -n - 1 : -1]) / x.temperature
+        logp = logits.log_softmax(-1)[range(n), kept + answer]
+        L = logp[len(kept) :].sum().exp() if marker else torch.zeros((), dtype=logp.dtype)
+        yield g, i, n, logp[: len(kept)].sum(), L
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_gradient_of_verifree_is_that_of_its_objective(temperature):
+    """The sampled answer trained, L of another temperature, a baseline that contains L_i."""
+    model = tiny_gpt().double()
+    problems = [problem(SUM, [3, 5], 2), problem(SUM, [5, 7], 2), problem(SUM, [9] * 8, 8)]
+    x = scripted(problems, RESPONSES, T=6, model=model, temperature=temperature)
+    trained = advantages.verifree(x)
+    assert texts_of(trained)[0] == ["9,8# 8$", "9,8$", "1# 8$", "08# 8$"]
+    assert texts_of(trained)[1:] == [
+        ["12#12$", "#12$", ",,,,$", "12#12$"],
+        RESPONSES[2][:2] + [",,,,$", "$"],
+    ]
+    rows = [*rows_of_verifree(model, x)]
+    objective = 0.0
+    for g, i, _, ln_z, L in rows:
+        group = [row[4].item() for row in rows if row[0] == g]
+        mu = mean(group)
+        sd = math.sqrt(mu * (1 - mu)) + 1e-6
+        push = (L.item() - mean(group[:i] + group[i + 1 :])) / sd
+        objective = objective + push * ln_z + L / sd
+    objective = objective / sum(n for _, _, n, *_ in rows)
+    weights = token_weights(trained.mask)
+    loss = policy_loss(response_logprobs(model, trained), trained.logprobs, trained.A, weights)
+    found = torch.autograd.grad(-loss, model.parameters())
+    torch.testing.assert_close(found, torch.autograd.grad(objective, model.parameters()))
+
+
+def test_verifree_teaches_nothing_where_nothing_is_left_to_learn():
+    """L of 1 gives a deviation of 0: rounding over eps would be trained on."""
+    x = random_rollout([ONE, MIXED])
+    x.end[:, :, 0] = True
+    x.logprobs[x.end] = 0.0
+    assert not apply("verifree", x).A.any()
+    x.end[:] = False
+    assert not apply("verifree", x).A.any()
+
+
+class Few(torch.nn.Module):
+    """Logits of a few characters; all others are next to impossible."""
+
+    def __init__(self, unembed):
+        super().__init__()
+        self.unembed = unembed
+        self.penalty = torch.full((V,), -1e3, dtype=torch.float64)
+        self.penalty[ids("1#$")] = 0.0
+
+    def forward(self, h):
+        return self.unembed(h) + self.penalty
+
+
+def test_verifree_is_an_exact_gradient_in_expectation():
+    """All groups of two responses, each as often as it is sampled: grad J, and no bias."""
+    model = tiny_gpt().double()
+    model.unembed = Few(model.unembed)
+    p = problem(SUM, [5, 6], 2)  # its answer is 11
+    texts = ["$", "1$", "#$"] + [a + b + c for a in "1#" for b in "1#" for c in "1#$"]
+    pairs = [[a, b] for a in texts for b in texts]
+    x = scripted([p] * len(pairs), pairs, T=3, model=model)
+    trained = advantages.verifree(x)
+    L = [[0.0] * 2 for _ in pairs]
+    J = 0.0
+    alone = scripted([p], [texts], T=3, model=model)
+    pi = response_logprobs(model, alone)[0].sum(-1).exp()
+    close(pi.sum(), torch.ones_like(pi[0]))  # these are all texts
+    for (_, i, _, _, likelihood), q in zip(rows_of_verifree(model, alone), pi):
+        J = J + q * likelihood
+        L[i] = likelihood.item()
+    L = torch.tensor([[L[texts.index(y)] for y in pair] for pair in pairs])
+    mu = L.double().mean(1)
+    sd = (mu * (1 - mu)).sqrt() + 1e-6
+    often = (pi[:, None] * pi).flatten().detach()  # of each pair
+    weights = (often * sd)[:, None, None] / 2 * trained.mask
+    loss = policy_loss(response_logprobs(model, trained), trained.logprobs, trained.A, weights)
+    found = torch.autograd.grad(-loss, model.parameters())
+    torch.testing.assert_close(
+        found, torch.autograd.grad(J, model.parameters()), rtol=1e-6, atol=1e-9
+    )
+
+
+# ---- (8) A policy that learns
 @pytest.mark.parametrize("sign", [+1, -1])
 def test_the_policy_learns(sign):
     """Sampling, advantages or update do not fit together, although each does what it says."""
@@ -442,7 +724,9 @@ def test_the_policy_learns(sign):
     for _ in range(61):
         rollout = sample_rollout(model, copy_a_digit, problems, 20)
         rewards.append(rollout.rewards.mean().item())
-        update(model, optimizer, rollout, sign * VARIANTS["grpo"](rollout))
+        trained = advantages.grpo(rollout)
+        trained.A *= sign
+        update(model, optimizer, trained)
     if sign > 0:
         assert rewards[-1] > rewards[0] + 0.3
     else:

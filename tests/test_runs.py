@@ -5,6 +5,7 @@ import json
 import math
 from contextlib import redirect_stderr
 from copy import deepcopy
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from statistics import fmean as mean
@@ -17,17 +18,16 @@ import train
 from advantages import VARIANTS
 from grpo import response_logprobs, sample_rollout
 from tasks import ADD, TASKS, held_out
-from test_grpo import FAIL, MIXED, ONE, PASS, close, problem, random_rollout, tiny_gpt
-from test_details import DEFAULTS
+from test_grpo import DEFAULTS, FAIL, MIXED, ONE, PASS, close, problem, random_rollout, tiny_gpt
 
-SMALL = "--layers 1 --width 16 --steps 2 --prompts 8 --group-size 4 --device cpu --out out".split()
+SMALL = "--layers 1 --width 16 --steps 2 --prompts 8 --group-size 4 --out out".split()
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
     """Few problems and a short warm-up. A response is correct if its length is odd."""
     monkeypatch.setattr(train, "WARM_UP", dict.fromkeys(TASKS, (0.0, 1.0)))  # 20 steps
-    monkeypatch.setattr(train, "DRAWS", 40)
+    monkeypatch.setattr(train, "DRAWS", 60)
     monkeypatch.setattr(train.Task, "reward", lambda task, problem, response: len(response) % 2.0)
     monkeypatch.chdir(tmp_path)
 
@@ -62,10 +62,12 @@ def test_every_variant_and_task_leaves_the_same_files(variant, task):
     [left] = Path("out").iterdir()
     assert {path.name for path in left.iterdir()} == {"metrics.csv", "model.pt", "summary.json"}
     first, last = csv.DictReader((left / "metrics.csv").read_text().splitlines())
-    assert [name for name in first if not first[name]] == [x for x in last if "accuracy" in x]
+    assert [name for name in first if not first[name]] == [
+        x for x in last if "greedy" in x or "sampled" in x
+    ]
     numbers = " ".join([*first.values(), *last.values()]).split()
     assert all(last.values()) and all(math.isfinite(float(x)) for x in numbers)
-    found = {"variant": variant, "seed": 3, "final_accuracy": float(last["accuracy"])}
+    found = {"variant": variant, "seed": 3, "final_greedy": float(last["greedy"])}
     assert found.items() <= json.loads((left / "summary.json").read_text()).items()
 
 
@@ -106,19 +108,17 @@ def test_a_folder_names_what_differs_from_the_defaults():
 
 # ---- What a setting reaches
 def test_what_reaches_the_update(monkeypatch):
-    """A setting that is read and then forgotten, or the wrong clip range or schedule."""
+    """A setting that is read and then forgotten, or the wrong clip range."""
     update = Mock(return_value={"loss": 0.0, "grad_norm": 0.0})
     monkeypatch.setattr(train, "update", update)
-    rates = []
-    for rollout, *_ in loop("--steps 20 --lr 0.5 --temperature 0.7"):
-        rates.append(update.call_args.args[1].param_groups[0]["lr"])
-    assert rates == pytest.approx([0.5 * min(n / 10, (21 - n) / 20) for n in range(1, 21)])
+    rollout, *_ = next(loop("--temperature 0.7"))
     assert (rollout.temperature, rollout.mask.shape[:2]) == (0.7, (8, 4))
     for arguments, changed in {
         "": {},
         "--minibatches 3 --kl 0.25": {"minibatches": 3, "kl": 0.25},
         "--variant ngrpo": {"clip_low": 0.16, "clip_high": 0.24},
         "--variant dr_grpo": {"aggregate": "constant"},
+        "--variant reinforce": {"aggregate": "constant"},
         "--variant dr_grpo --aggregate token --clip-high 0.3": {"clip_high": 0.3},
     }.items():
         next(loop(arguments))
@@ -132,9 +132,9 @@ def test_norm_limit_and_kl_reference(monkeypatch):
     args = parsed("--variant critic --kl 0.1 --lr 0.5 --max-grad-norm 0.125")
     model = train.base_model(args)
     first = deepcopy(model)
-    for rollout, *_ in train.train(args, model):
-        close(rollout.reference_logprobs, response_logprobs(first, rollout).detach(), 1e-5)
-    assert (response_logprobs(model, rollout) - rollout.reference_logprobs).abs().max() > 0.01
+    for _, x, _ in train.train(args, model):
+        close(x.reference_logprobs, response_logprobs(first, x).detach(), 1e-5)
+    assert (response_logprobs(model, x) - x.reference_logprobs).abs().max() > 0.01
     limits = [call.args[1] for call in clip.call_args_list]
     assert limits == [1.0] * 20 + 2 * [1.0, 0.125, 0.125, 0.125, 0.125]  # 1.0: not the policy's
 
@@ -179,7 +179,7 @@ def test_the_warm_up(monkeypatch):
 
 def test_evaluation(monkeypatch):
     """Accuracy on training problems, or of another level; a number that the past decides."""
-    monkeypatch.setattr(train.Task, "steps_correct", lambda task, problem, y: len(y) % 4 == 1)
+    monkeypatch.setattr(train.Task, "reasoning_correct", lambda task, problem, y: len(y) % 4 == 1)
     problems = train.make_problems(ADD, held=True)
     x = sample_rollout(tiny_gpt(), ADD, problems, 4, generator=torch.Generator().manual_seed(0))
     found = train.evaluate(tiny_gpt(), ADD, "x", temperature=1.0, samples=4)
@@ -188,7 +188,7 @@ def test_evaluation(monkeypatch):
         groups = [mean(r) for p, r in zip(problems, x.rewards.tolist()) if p.level == level]
         assert share == pytest.approx(mean(groups), abs=1e-4)
     correct = [y for texts, r in zip(x.texts, x.rewards) for y, one in zip(texts, r) if one]
-    assert found["x_steps_correct"] == pytest.approx(mean(len(y) % 4 == 1 for y in correct))
+    assert found["x_reasoning_correct"] == pytest.approx(mean(len(y) % 4 == 1 for y in correct))
 
 
 def test_metrics_of_a_rollout():
@@ -197,10 +197,11 @@ def test_metrics_of_a_rollout():
     x.problems = [problem(ADD, [99, 33], 2)] * 5  # 12,13#132
     x.texts = [["12,13#132", "12,13#133", "12,14#142", "12,15#152"]] * 5
     expected = {"reward": 7 / 20, "all_fail": 2 / 5, "all_pass": 1 / 5, "coherence": 3 / 4}
-    expected |= {"steps_correct": 1 / 2, "length": x.mask.sum().item() / 20}
+    expected |= {"reasoning_correct": 1 / 2, "length": x.mask.sum().item() / 20}
     expected["entropy"] = mean(-sum(p * math.log(p) for p in pi) for pi in x.probs[x.mask].tolist())
-    expected["mean_abs_advantage"] = mean(abs(a) for a in x.token_bias[x.mask].tolist())
-    assert train.rollout_metrics(x, x.token_bias, ADD) == pytest.approx(expected, rel=1e-5)
+    trained = replace(x, mask=~x.mask, A=x.bias)
+    expected["mean_abs_advantage"] = mean(abs(a) for a in x.bias[~x.mask].tolist())
+    assert train.rollout_metrics(x, trained, ADD) == pytest.approx(expected, rel=1e-5)
 
 
 CTRL_C = (130, ["train.py: stopped by Ctrl-C"])
