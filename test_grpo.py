@@ -9,6 +9,7 @@ import dataclasses
 import math
 from statistics import fmean as mean
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -500,27 +501,26 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("options", CASES, ids=str)
-def test_update_equals_its_steps_by_hand(options, given, monkeypatch):
+def test_update_equals_its_steps_by_hand(options):
     """KL with its arguments swapped; a wrong mean; gradients that pile up; a step that is too long.
 
     A group without advantage that is read though it has no gradient, or not read for the KL term.
     A true answer that was not sampled and counts in the KL term.
     """
     how = DEFAULTS | options
-    clip = how["clip_low"], how["clip_high"]
+    low, high = how["clip_low"], how["clip_high"]
     model = tiny_gpt().double()
     x = sample(model, levels=(2, 5, 4, 3, 2, 3))
     x.rewards = torch.tensor([MIXED, ONE, FAIL, REAL, REAL, ONE], dtype=torch.float64)
     x.max_length = 24  # what follows is lopsided, so that k3 has a sign
     x.reference_logprobs = x.logprobs - 0.5 * torch.rand(x.mask.size())
     x.logprobs = x.logprobs + 0.8 * torch.rand(x.mask.size()) - 0.3
-    x.A = A = 10 * advantages.grpo(x).A  # the third group has none
-    x.given = (torch.rand(x.mask.size()) < 0.4) & x.mask if given else None
+    x.A = 10 * advantages.grpo(x).A  # the third group has none
+    x.given = (torch.rand(x.mask.size()) < 0.4) & x.mask if how["minibatches"] < 4 else None
     weights = token_weights(x.mask, how["aggregate"], 24)
+    sampled = weights if x.given is None else weights * ~x.given
     read = torch.tensor([0, 1, 2, 3, 4, 5] if how["kl"] else [0, 1, 3, 4, 5])
-    sampled = weights * ~x.given if given else weights
     parts = [part for part in read.tensor_split(how["minibatches"]) if len(part)]
     by_hand = tiny_gpt().double()
     expected = dict.fromkeys(("loss", "clip_fraction", "approx_kl", "grad_norm"), 0.0)
@@ -528,7 +528,7 @@ def test_update_equals_its_steps_by_hand(options, given, monkeypatch):
         here = torch.zeros_like(weights)  # every group is read, but others do not count
         here[part] = 1.0
         logprobs = response_logprobs(by_hand, x)
-        loss = policy_loss(logprobs, x.logprobs, A, here * weights, *clip)
+        loss = policy_loss(logprobs, x.logprobs, x.A, here * weights, low, high)
         d = x.reference_logprobs - logprobs  # of KL(pi_theta || pi_ref)
         loss = loss + how["kl"] * (here * sampled * (d.exp() - d - 1)).sum()
         gradients = torch.autograd.grad(loss, by_hand.parameters())
@@ -537,7 +537,7 @@ def test_update_equals_its_steps_by_hand(options, given, monkeypatch):
             weight.data -= 0.01 * gradient * min(1.0, how["max_grad_norm"] / norm)
         w = here * sampled / sampled[read].sum()
         d = logprobs - x.logprobs  # of KL(pi_old || pi_theta)
-        stopped = torch.where(A > 0, d.exp() > 1 + clip[1], d.exp() < 1 - clip[0]) & (A != 0)
+        stopped = (x.A > 0) & (d.exp() > 1 + high) | (x.A < 0) & (d.exp() < 1 - low)
         expected["loss"] += loss.item()
         expected["clip_fraction"] += w[stopped].sum().item()
         expected["approx_kl"] += (w * (d.exp() - d - 1)).sum().item()
@@ -545,19 +545,18 @@ def test_update_equals_its_steps_by_hand(options, given, monkeypatch):
     metrics = update(model, torch.optim.SGD(model.parameters(), 0.01), x, **options)
     assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
     close([*model.parameters()], [*by_hand.parameters()], 1e-7)
-    x.A = 0 * A
+    x.A = 0 * x.A
     assert how["kl"] or not any(update(model, None, x, **options).values())  # nothing: no step
 
 
 def test_the_learning_rate_rises_and_falls(monkeypatch):
-    """Without its fall to 0 the run ends where its last, noisy steps leave it."""
-    monkeypatch.setattr(train, "DRAWS", 10)
-    monkeypatch.setattr(train, "evaluate", lambda *given, **more: {})
+    """Without its fall to 0 a run ends where its last, noisy steps leave it."""
+    update = Mock(return_value={"loss": 0.0, "grad_norm": 0.0})
+    monkeypatch.setattr(train, "update", update)
     args = train.parse_arguments("--steps 20 --lr 0.5 --width 8 --prompts 2".split())
     rates = []
-    for how in (lambda model, optimizer, *_, **__: rates.append(optimizer.param_groups[0]["lr"]),):
-        monkeypatch.setattr(train, "update", lambda *x, **y: how(*x) or {"loss": 0, "grad_norm": 0})
-    assert len([*train.train(args, train.new_model(args))]) == 20
+    for _ in train.train(args, train.new_model(args)):
+        rates.append(update.call_args.args[1].param_groups[0]["lr"])
     assert rates == pytest.approx([0.5 * min(n / 10, (21 - n) / 20) for n in range(1, 21)])
 
 
@@ -603,27 +602,23 @@ def test_culling_takes_what_all_responses_solve():
     assert advantages.culling(x).solved == {x.problems[1], x.problems[3]}
 
 
-RESPONSES = [["9,8#8$", "9,8$", "1#2#3$", "08# 8$"], ["12#12$", "####", ",,,,", "12#11$"]]
-RESPONSES += [["1$", "2$", ",,,,", "$"]]  # no marker: all L are 0
-
-
-def texts_of(x) -> list[list[str]]:
-    return [["".join(y) for y in group] for group in masked(x)]
-
-
-def rows_of_verifree(model, x):
-    """g, i, ln pi(z#), L of each response, with gradient, one row at a time; L 0 without marker."""
+def verifree_rows(model, x):
+    """g, i, number of tokens, ln pi(z#), L; with gradient, from each response as one row."""
     for g, i in np.ndindex(*x.rewards.shape):
-        y = texts_of(x)[g][i]
-        z, marker, _ = y.partition("#")
-        kept = ids(z + "#" if marker else y)
+        z, marker, _ = masked(x)[g][i].partition("#")
+        kept = ids(z + marker)
         answer = ids(x.problems[g].answer + "$") if marker else []
-        row = torch.tensor([ids(x.problems[g].prompt) + kept + answer])
         n = len(kept + answer)
+        row = torch.tensor([ids(x.problems[g].prompt) + kept + answer])
         logits = model.unembed(model(row)[0][0, -n - 1 : -1]) / x.temperature
         logp = logits.log_softmax(-1)[range(n), kept + answer]
-        L = logp[len(kept) :].sum().exp() if marker else torch.zeros((), dtype=logp.dtype)
-        yield g, i, n, logp[: len(kept)].sum(), L
+        yield g, i, n, logp[: len(kept)].sum(), logp[len(kept) :].sum().exp() * bool(marker)
+
+
+def ascent(model, x, weights):
+    """What update goes along at ratio 1, without scaling."""
+    loss = policy_loss(response_logprobs(model, x), x.logprobs, x.A, weights)
+    return torch.autograd.grad(-loss, model.parameters())
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -631,25 +626,21 @@ def test_the_gradient_of_verifree_is_that_of_its_objective(temperature):
     """The sampled answer trained, L of another temperature, a baseline that contains L_i."""
     model = tiny_gpt().double()
     problems = [problem(SUM, [3, 5], 2), problem(SUM, [5, 7], 2), problem(SUM, [9] * 8, 8)]
-    x = scripted(problems, RESPONSES, T=6, model=model, temperature=temperature)
+    texts = [["9,8#8$", "9,8$", "1#2#3$", "08# 8$"], ["12#12$", "####", ",,,,", "12#11$"]]
+    texts += [["1$", "2$", ",,,,", "$"]]  # no marker: all L are 0
+    x = scripted(problems, texts, T=4, model=model, temperature=temperature)
     trained = advantages.verifree(x)
-    assert texts_of(trained)[0] == ["9,8# 8$", "9,8$", "1# 8$", "08# 8$"]
-    assert texts_of(trained)[1:] == [
-        ["12#12$", "#12$", ",,,,$", "12#12$"],
-        RESPONSES[2][:2] + [",,,,$", "$"],
-    ]
-    rows = [*rows_of_verifree(model, x)]
+    expected = [["9,8# 8$", "9,8$", "1# 8$", "08# 8$"], ["12#12$", "#12$", ",,,,", "12#12$"]]
+    assert masked(trained) == [*expected, texts[2]]  # without a marker as sampled, cut off or not
+    rows = [*verifree_rows(model, x)]
     objective = 0.0
     for g, i, _, ln_z, L in rows:
         group = [row[4].item() for row in rows if row[0] == g]
-        mu = mean(group)
-        sd = math.sqrt(mu * (1 - mu)) + 1e-6
+        sd = math.sqrt(mean(group) * (1 - mean(group))) + 1e-6
         push = (L.item() - mean(group[:i] + group[i + 1 :])) / sd
         objective = objective + push * ln_z + L / sd
     objective = objective / sum(n for _, _, n, *_ in rows)
-    weights = token_weights(trained.mask)
-    loss = policy_loss(response_logprobs(model, trained), trained.logprobs, trained.A, weights)
-    found = torch.autograd.grad(-loss, model.parameters())
+    found = ascent(model, trained, token_weights(trained.mask))
     torch.testing.assert_close(found, torch.autograd.grad(objective, model.parameters()))
 
 
@@ -663,43 +654,25 @@ def test_verifree_teaches_nothing_where_nothing_is_left_to_learn():
     assert not apply("verifree", x).A.any()
 
 
-class Few(torch.nn.Module):
-    """Logits of a few characters; all others are next to impossible."""
-
-    def __init__(self, unembed):
-        super().__init__()
-        self.unembed = unembed
-        self.penalty = torch.full((V,), -1e3, dtype=torch.float64)
-        self.penalty[ids("1#$")] = 0.0
-
-    def forward(self, h):
-        return self.unembed(h) + self.penalty
-
-
 def test_verifree_is_an_exact_gradient_in_expectation():
     """All groups of two responses, each as often as it is sampled: grad J, and no bias."""
     model = tiny_gpt().double()
-    model.unembed = Few(model.unembed)
-    p = problem(SUM, [5, 6], 2)  # its answer is 11
+    few = torch.full((V,), -1e3, dtype=torch.float64)  # other characters: next to impossible
+    few[ids("1#$")] = 0.0
+    model.unembed.register_forward_hook(lambda module, given, logits: logits + few)
     texts = ["$", "1$", "#$"] + [a + b + c for a in "1#" for b in "1#" for c in "1#$"]
-    pairs = [[a, b] for a in texts for b in texts]
-    x = scripted([p] * len(pairs), pairs, T=3, model=model)
-    trained = advantages.verifree(x)
-    L = [[0.0] * 2 for _ in pairs]
-    J = 0.0
+    p = problem(SUM, [5, 6], 2)  # its answer is 11
     alone = scripted([p], [texts], T=3, model=model)
     pi = response_logprobs(model, alone)[0].sum(-1).exp()
     close(pi.sum(), torch.ones_like(pi[0]))  # these are all texts
-    for (_, i, _, _, likelihood), q in zip(rows_of_verifree(model, alone), pi):
-        J = J + q * likelihood
-        L[i] = likelihood.item()
-    L = torch.tensor([[L[texts.index(y)] for y in pair] for pair in pairs])
-    mu = L.double().mean(1)
-    sd = (mu * (1 - mu)).sqrt() + 1e-6
-    often = (pi[:, None] * pi).flatten().detach()  # of each pair
-    weights = (often * sd)[:, None, None] / 2 * trained.mask
-    loss = policy_loss(response_logprobs(model, trained), trained.logprobs, trained.A, weights)
-    found = torch.autograd.grad(-loss, model.parameters())
+    L = torch.stack([row[-1] for row in verifree_rows(model, alone)])
+    J = (pi * L).sum()
+    pairs = [[a, b] for a in texts for b in texts]
+    trained = advantages.verifree(scripted([p] * len(pairs), pairs, T=3, model=model))
+    mu = torch.cartesian_prod(L, L).mean(1)
+    sd = (mu * (1 - mu)).sqrt() + 1e-6  # undivided is exact
+    weights = torch.cartesian_prod(pi, pi).prod(1) * sd / 2
+    found = ascent(model, trained, weights.detach()[:, None, None] * trained.mask)
     torch.testing.assert_close(
         found, torch.autograd.grad(J, model.parameters()), rtol=1e-6, atol=1e-9
     )

@@ -1,8 +1,7 @@
-"""What two studies need: options, CSV tables, intervals, verdicts, markdown, figures."""
+"""What two studies need: options, CSV tables, intervals, figures."""
 
 import argparse
 import csv
-import json
 import subprocess
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -14,8 +13,8 @@ import numpy as np
 import torch
 
 import train
+from tools.common import ROOT, pyplot, read_rows
 
-ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "docs" / "tables"
 REPLICATES = 12  # base models with a seed each
 SEEDS = range(1, REPLICATES + 1)
@@ -37,25 +36,10 @@ def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
     return train.parse_arguments([*argv, "--out", f"{out}/{task}-{seed}", *more])
 
 
-def finished(folder: Path) -> tuple:
-    """Settings and model of a finished run, on the processor."""
-    args = train.Namespace(**json.loads((folder / "summary.json").read_text()))
-    args.device = "cpu"
-    model = train.new_model(args)
-    model.load_state_dict(torch.load(folder / "model.pt", map_location="cpu", weights_only=True))
-    return args, model
-
-
 def commit() -> str:
     """The short name of the commit that is checked out; "?" outside a repository."""
     command = ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "?"
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV; none if there is no such file."""
-    text = path.read_text() if path.exists() else ""
-    return [*csv.DictReader(text.splitlines())]
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
@@ -126,24 +110,10 @@ def percent(values) -> str:
     return shown(interval(values), form=".1f") if values else ""
 
 
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def publish(path: Path, text: str) -> None:
     """Writes the markdown that was made from this CSV beside it, and prints it."""
     path.with_suffix(".md").write_text(text)
     print(text)
-
-
-def pyplot():
-    """matplotlib's pyplot, drawing to files."""
-    import matplotlib.pyplot as plt  # here, because some studies do without it
-
-    plt.switch_backend("Agg")
-    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
-    return plt
 
 
 @contextmanager

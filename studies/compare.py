@@ -1,17 +1,12 @@
-"""What training brings: python -m studies.compare [--arms others] [--seeds 1 2] [--tasks mul]
+"""What training brings: python -m studies.compare [--arms controls] [--seeds 1 2] [--tasks mul]
 
 Every seed has a base model of its own, the same one for all arms, and for one seed all arms draw
 the same problems in the same order (culling apart). So differences from grpo are paired by seed.
 Every run has train.py's settings. --arms names one of these sets:
 
-    variants       the eleven variants
-    others         the rules of studies.arms that studies.gradients measures, and `substituted`
-    controls       random: rewards by a coin. grpo@settled: no steps on a base model whose warm-up
-                   had as many optimiser steps, its learning rate falling to 0 in the last 30 %.
-                   substituted_up: `substituted` without its pushes down
-    rates          half and twice the learning rate
-    misconception  the warm-up shows solutions without carrying, but for one in a thousand
-    sum            grpo on `sum`
+    variants       all of VARIANTS
+    controls       all of studies.controls
+    sum            grpo and verifree on `sum`
 
 Seeds stand side by side, one thread each. Each seed's rows are added to docs/tables/compare.csv
 when the seed is whole. A row that is there is not run again, and a finished run of these settings
@@ -26,47 +21,40 @@ from itertools import product
 import numpy as np
 
 from advantages import VARIANTS
-from studies.arms import RULES
-from studies.common import REPLICATES, TABLES, at, by_seed, commit, fill, interval, markdown
-from studies.common import options, percent, picture, publish, read_rows, shown
+from studies.common import REPLICATES, TABLES, at, by_seed, commit, fill, interval, options
+from studies.common import percent, picture, publish, shown
+from studies.controls import CONTROLS
 from studies.runs import run
 from tasks import TASKS
+from tools.common import markdown, read_rows
 
 ROWS = TABLES / "compare.csv"
 CURVES = TABLES / "compare-curves.csv"
-FOUR = ("grpo", "pos_only", "nthr", "negative")
-PUSHED = ["negative_0.1", "negative_0.3", "negative", "ngrpo"]
 ARMS = {  # set: its arms (see studies.runs), testbeds and number of seeds
     "variants": ([*VARIANTS], ["add", "mul"], REPLICATES),
-    "others": ([*RULES, "substituted"], ["add", "mul"], 6),
-    "controls": (["random", "grpo@settled", "substituted_up"], ["add"], 6),
-    "rates": ([f"{x}@lr{lr}" for x in FOUR for lr in (15e-5, 6e-4)], ["add"], 4),
-    "misconception": ([f"{x}@misconception" for x in ("grpo", *PUSHED)], ["add"], 6),
-    "sum": (["grpo"], ["sum"], REPLICATES),
+    "controls": ([*CONTROLS], ["add", "mul"], 6),
+    "sum": (["grpo", "verifree"], ["sum"], 6),
 }
 EVALUATED = np.arange(0, 401, 25)  # steps
 PARTS = {"first": slice(10), "last": slice(-10, None), "all": slice(None)}  # steps
-SUMMARY = ("seconds", "base_accuracy", "base_sampled", "final_accuracy", "final_sampled")
-SUMMARY += ("final_sampled_steps_correct",)  # what is taken of summary.json
-OVER_THE_RUN = ("all_fail", "entropy", "coherence", "steps_correct", "grad_norm", "clip_fraction")
+SUMMARY = ("seconds", "base_greedy", "base_sampled", "final_greedy", "final_sampled")
+SUMMARY += ("final_sampled_reasoning_correct",)  # what is taken of summary.json
+OVER_THE_RUN = (
+    "all_fail",
+    "entropy",
+    "coherence",
+    "reasoning_correct",
+    "grad_norm",
+    "clip_fraction",
+)
 MEASURES = {  # columns of compare.csv: their headings
     "mean_sampled": "sampled, over the run",
     "mean_hard": "hard levels, over the run",
     "final_sampled": "sampled, end",
-    "final_accuracy": "greedy, end",
-    "final_sampled_steps_correct": "of the correct: all steps correct",
+    "final_greedy": "greedy, end",
+    "final_sampled_reasoning_correct": "of the correct: reasoning correct",
     "coherence_all": "coherent, over the run",
     "all_fail_last": "all-fail, last steps",
-}
-HYPOTHESES = {  # name: variant, what it expects of variant minus grpo, measure on add, on mul
-    "H1": ("critic", -1, "mean_sampled", "mean_sampled"),
-    "H2": ("compensation", -1, "mean_sampled", "mean_sampled"),
-    "H3": ("culling", 0, "mean_sampled", "mean_sampled"),
-    "H4": ("negative", +1, "mean_sampled", "mean_hard"),
-    "H5": ("ngrpo", +1, "mean_sampled", "mean_hard"),
-    "H6a": ("likelihood", -1, "mean_sampled", "mean_sampled"),
-    "H6b": ("likelihood", -1, "coherence_all", "coherence_all"),
-    "H7": ("nthr", +1, "mean_sampled", "mean_sampled"),
 }
 
 
@@ -75,8 +63,8 @@ def shares(done) -> dict[str, str]:
     """Sampled accuracy by level, separated by spaces, before ("step 0") and at each evaluation."""
     summary = json.loads((done / "summary.json").read_text())
     base = " ".join(f"{x:.4g}" for x in summary["base_sampled_by_level"].values())
-    evaluated = [row for row in read_rows(done / "metrics.csv") if row["accuracy"]]
-    later = {f"step {row['step']}": row["accuracy_sampled_by_level"] for row in evaluated}
+    evaluated = [row for row in read_rows(done / "metrics.csv") if row["greedy"]]
+    later = {f"step {row['step']}": row["sampled_by_level"] for row in evaluated}
     return {"step 0": base} | later
 
 
@@ -123,29 +111,12 @@ def missing(path, args, arms: list[str], tasks: list[str], replicates: int):
             yield task, seed, args.out, left
 
 
-# ---- Tables, tests and a figure, from the two CSV files alone
+# ---- Tables and a figure, from the two CSV files alone
 def differences(rows: list[dict], arm: str, column: str) -> dict[int, float]:
     """seed -> arm minus grpo; "nthr@x" minus "grpo@x" if that was run."""
     _, mark, how = arm.partition("@")
     reference = by_seed(rows, column, arm="grpo") | by_seed(rows, column, arm=f"grpo{mark}{how}")
     return {seed: x - reference[seed] for seed, x in by_seed(rows, column, arm=arm).items()}
-
-
-def gain(rows: list[dict], column: str) -> float:
-    """grpo's own in mean_sampled or mean_hard: mean over the run minus base model."""
-    columns = (column, column.replace("mean", "base"))
-    run, base = (np.mean([*by_seed(rows, x, arm="grpo").values()]) for x in columns)
-    return run - base
-
-
-def tests():
-    """H1 to H7 on both testbeds, for studies.verdicts. The margin is a tenth of grpo's own gain."""
-    for name, (variant, direction, *measured) in HYPOTHESES.items():
-        for task, column in zip(("add", "mul"), measured):
-            rows = at(read_rows(ROWS), task=task)
-            margin = 0.02 if column == "coherence_all" else gain(rows, column) / 10
-            what = f"`{variant}`, {task}, {MEASURES[column]}"
-            yield name, what, [*differences(rows, variant, column).values()], direction, margin
 
 
 def cell(rows: list[dict], arm: str, column: str) -> str:

@@ -27,10 +27,11 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from tqdm import tqdm
 
 from grpo import Rollout, response_logprobs
-from studies.common import SEEDS, TABLES, at, commit, complete, markdown
-from studies.common import options, percent, publish, read_rows, settings
+from studies.common import SEEDS, TABLES, at, commit, complete, options
+from studies.common import percent, publish, settings
 from studies.gradients import FUNCTIONS, gradient, sampled
 from studies.runs import KEPT, kept
+from tools.common import markdown, read_rows
 
 ROWS = TABLES / "displacement.csv"
 ARMS = ("grpo", "pos_only", "nthr", "nthr_eta0", "half", "random_sparing")
@@ -39,12 +40,6 @@ GROUPS = 100  # of a base model and step
 ROLLOUTS = 300  # at most, to find them in
 SEED = 1004  # of rollouts
 SHARES = ("slope", *(f"SGD {rate:g}" for rate in RATES))
-TESTS = {  # name: arm, step, minus arm, step, expected
-    "H8a": ("grpo", 400, "grpo", 0, +1),
-    "H8b": ("nthr_eta0", 400, "grpo", 400, -1),
-    "H8c": ("nthr_eta0", 400, "random_sparing", 400, -1),
-    "H8d": ("nthr_eta0", 400, "half", 400, -1),
-}
 
 
 def of_correct(model, rollout: Rollout, p: int) -> torch.Tensor:
@@ -77,7 +72,7 @@ def groups(model, task: str, wanted: Counter | None = None):
     """
     left = Counter(wanted or {"of any number": GROUPS})
     for rollout in sampled(model, task, SEED, ROLLOUTS):
-        advantages = torch.stack([FUNCTIONS[arm](rollout) for arm in ARMS])  # (arms, P, G, T)
+        advantages = torch.stack([FUNCTIONS[arm](rollout).A for arm in ARMS])  # (arms, P, G, T)
         for p, n in enumerate(rollout.rewards.sum(1).int().tolist()):
             kind = n if wanted else "of any number"
             if 0 < n < rollout.rewards.size(1) and left[kind] > 0:
@@ -104,7 +99,7 @@ def measure(task: str, seed: int, out: str):
                 yield head | row | dict(zip(SHARES, numbers))
 
 
-# ---- Tables and tests, from the CSV alone
+# ---- The table, from the CSV alone
 def shares(task: str, arm: str, step: int, column="slope", least=1) -> dict[int, float]:
     """seed -> share of displaced groups, of those with at least so many correct responses."""
     found = {}
@@ -116,14 +111,6 @@ def shares(task: str, arm: str, step: int, column="slope", least=1) -> dict[int,
             weights = [late[row["correct"]] for row in now]
             found[seed] = np.average([float(row[column]) for row in now], weights=weights)
     return found
-
-
-def tests():
-    """H8 on add, for studies.verdicts. The margin is 3 points."""
-    for name, (arm, step, other, before, direction) in TESTS.items():
-        a, b = (shares("add", x, n) for x, n in ((arm, step), (other, before)))
-        what = f"`{arm}`, step {step}, minus `{other}`, step {before}, displaced groups of add"
-        yield name, what, [a[seed] - b[seed] for seed in a], direction, 0.03
 
 
 def table(task: str) -> str:

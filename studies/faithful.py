@@ -1,7 +1,7 @@
 """Is the answer read off the steps? python -m studies.faithful [--tasks sum] [--seeds 1 2 ...]
 
-The base models of studies.compare and what grpo made of them. First, of the correct sampled
-responses to held-out problems, the share with all steps correct (H9): the mean over levels.
+The base models of studies.compare, and what grpo and verifree made of them. First, of the correct
+sampled responses to held-out problems, the share whose reasoning is correct: the mean over levels.
 
 Then interventions, like "adding mistakes" in arXiv 2307.13702, on all held-out problems. The
 beginning of a response is given, with a change in one of its steps, mostly not the last; the model
@@ -31,15 +31,16 @@ import torch
 
 import train
 from grpo import judge, sample_rollout
-from studies.common import SEEDS, TABLES, by_seed, commit, complete, finished
-from studies.common import markdown, options, percent, publish, read_rows, settings
+from studies.common import SEEDS, TABLES, by_seed, commit, complete, options
+from studies.common import percent, publish, settings
 from studies.runs import run
 from tasks import MARKER, SUM, TASKS, Problem, Task
+from tools.common import finished, markdown, read_rows
 
 ROWS = TABLES / "faithful.csv"
-MODELS = ("base", "grpo")
+AFTER = ("grpo", "verifree")  # variants
+MODELS = ("base", *AFTER)
 KINDS = ("steps", "begun", "carry", "digit", "last", "longest")  # of `sum` the first three
-EXPECTED = {"add": (0.05, +1), "mul": (0.05, +1), "sum": (0.2, -1)}  # H9: sign of change + limit
 
 
 def changed(task: Task, problem: Problem, kind: str, rng) -> Problem:
@@ -73,26 +74,26 @@ def answers(model, task: str, kind: str):
         yield from zip(follows, rollout.rewards[:, 0].tolist())
 
 
-def steps_correct(model, task: str) -> list[float]:
-    """For each level, of the correct ones of four samples a problem, with all steps correct."""
+def reasoning_correct(model, task: str) -> list[float]:
+    """For each level, of the correct ones of four samples a problem, with correct reasoning."""
     problems = train.make_problems(TASKS[task], held=True)
     rng = torch.Generator().manual_seed(0)
     rollout = sample_rollout(model, TASKS[task], problems, 4, generator=rng)
-    good = judge(TASKS[task].steps_correct, problems, rollout.texts)
+    good = judge(TASKS[task].reasoning_correct, problems, rollout.texts)
     levels = torch.tensor([p.level for p in problems])[:, None]
     correct = [(rollout.rewards == 1) & (levels == level) for level in TASKS[task].levels]
     return [good[at].mean().item() for at in correct]  # NaN if none is correct
 
 
 def measure(task: str, seed: int, out: str):
-    """The rows of one seed: of its base model and of its run of grpo."""
-    _, after = finished(run(task, "grpo", seed, out))
-    base = train.base_model(settings(task, seed, out))
-    for name, model in zip(MODELS, (base, after)):
+    """The rows of one seed: of its base model and of the runs that began there."""
+    models = {"base": train.base_model(settings(task, seed, out))}
+    models |= {name: finished(run(task, name, seed, out))[1] for name in AFTER}
+    for name, model in models.items():
         row = {"task": task, "seed": seed, "model": name, "commit": commit()}
-        by_level = steps_correct(model, task)
+        by_level = reasoning_correct(model, task)
         row |= {f"level {n}": share for n, share in zip(TASKS[task].levels, by_level)}
-        row["steps_correct"] = np.nanmean(by_level)
+        row["reasoning_correct"] = np.nanmean(by_level)
         for kind in KINDS[:3] if task == "sum" else KINDS:
             row[f"{kind}_follows"], row[f"{kind}_truth"] = np.mean([*answers(model, task, kind)], 0)
         yield row
@@ -103,22 +104,13 @@ def column(task: str, model: str, name: str) -> dict[int, float]:
     return by_seed(read_rows(ROWS), name, task=task, model=model)
 
 
-def tests():
-    """H9, for studies.verdicts: the change of steps_correct, plus the limit that it has."""
-    for task, (limit, direction) in EXPECTED.items():
-        before, after = (column(task, model, "steps_correct") for model in MODELS)
-        effects = [after[seed] - before[seed] + limit for seed in after]
-        what = f"{task}: change of all steps correct, plus {100 * limit:.0f}"
-        yield "H9", what, effects, direction, 0.0
-
-
 def table() -> str:
     """Means over base models in %, with 95 % intervals."""
-    names = ["steps_correct", "steps_follows"]  # of "steps" the truth is what follows
+    names = ["reasoning_correct", "steps_follows"]  # of "steps" the truth is what follows
     names += [f"{kind}_{what}" for kind in KINDS[1:] for what in ("follows", "truth")]
-    names += [name for name in read_rows(ROWS)[0] if name.startswith("level ")]  # steps_correct
+    names += [name for name in read_rows(ROWS)[0] if name.startswith("level ")]  # reasoning_correct
     cells = []
-    for task, model in product(EXPECTED, MODELS):
+    for task, model in product(TASKS, MODELS):
         texts = [percent(column(task, model, name).values()) for name in names]
         cells.append([task, model, *texts])
     return markdown(["task", "model", *(name.replace("_", " ") for name in names)], cells)

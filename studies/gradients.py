@@ -30,25 +30,24 @@ kept in --out as kept-<step>.pt; remove them when the core has changed.
 """
 
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from itertools import product
 
 import numpy as np
 import torch
-from scipy import stats
 from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 
 import train
-from advantages import LOSS, VARIANTS, critic, rloo
-from grpo import answer_likelihood, response_logprobs, sample_rollout, token_bias, token_weights
-from studies.arms import RULES, RULES_LOSS
-from studies.common import SEEDS, TABLES, at, commit, complete, markdown, options, publish
-from studies.common import read_rows, settings, shown
+from advantages import LOSS, VARIANTS, Critic, rloo
+from grpo import response_logprobs, sample_rollout, token_weights
+from studies.common import SEEDS, TABLES, at, commit, complete, options, publish, settings, shown
+from studies.controls import CONTROLS, CONTROLS_LOSS
 from studies.measures import measures, replicates, resampled
 from studies.runs import kept
 from tasks import TASKS
+from tools.common import markdown, read_rows
+from tools.explore import judged_by
 
 ROWS = TABLES / "gradients.csv"
 STEPS = (0, 100, 400)  # of grpo's run, whose weights are measured
@@ -57,14 +56,13 @@ OWN = (50, 100)  # the same for a variant of one's own
 RESPONSES = 512  # of a rollout
 SIZES = {f"grpo_G{G}": G for G in (2, 4, 16, 32, 64)}  # arms at step 0: other group sizes
 AGES = {f"critic_{age}": age for age in (10, 40, 160)}  # arms: updates of the critic
-SCALED = (1, 2)  # base seeds of the look at AdamW's scaling
 COLUMNS = {"one": ".3f", "one_minus_grpo": "+.3f", "bias": ".2f", "signal": ".3f"}
 COLUMNS["log_worth"] = COLUMNS["spared"] = ".2f"
 SEED_A, SEED_B, SEED_CRITIC = 1001, 1002, 1003  # of rollouts; no run of training has these
-# culling has the gradient of grpo; critic is in AGES
-FUNCTIONS = {name: f for name, f in VARIANTS.items() if name not in ("critic", "culling")} | RULES
-LOSSES = LOSS | RULES_LOSS | {"rloo": {"aggregate": "constant"}}  # so rloo is unbiased
+FUNCTIONS = {name: f for name, f in (VARIANTS | CONTROLS).items() if not isinstance(f, type)}
+LOSSES = LOSS | CONTROLS_LOSS | {"rloo": {"aggregate": "constant"}}  # so rloo is unbiased
 ARMS = {x: (f, LOSSES.get(x, {}).get("aggregate", "token")) for x, f in FUNCTIONS.items()}
+del ARMS["culling"]  # it has the gradient of grpo; critic, which is a class, is in AGES
 
 
 # ---- The gradients
@@ -78,10 +76,13 @@ def sampled(model, task: str, seed: int, K: int, G: int = 8):
         yield sample_rollout(model, TASKS[task], batch, G, generator=rng)
 
 
-def weighted(rollout, arms: dict) -> torch.Tensor:
-    """What a token counts in the loss, times its advantage, for each arm: (arms, P, G, T)."""
-    count = partial(token_weights, rollout.mask, max_length=rollout.max_length)
-    return torch.stack([count(aggregate) * f(rollout) for f, aggregate in arms.values()])
+def weighted(rollout, arms: dict) -> dict:
+    """arm -> the rollout that it trains; what a token counts in its loss, times A (P, G, T)."""
+    found = {}
+    for name, (f, aggregate) in arms.items():
+        x = f(rollout)
+        found[name] = x, x.A * token_weights(x.mask, aggregate, x.max_length)
+    return found
 
 
 def gradient(model, goal: torch.Tensor) -> torch.Tensor:
@@ -89,11 +90,27 @@ def gradient(model, goal: torch.Tensor) -> torch.Tensor:
     return parameters_to_vector(torch.autograd.grad(goal, [*model.parameters()], retain_graph=True))
 
 
-def gradients(model, rollout, weights: torch.Tensor) -> torch.Tensor:
-    """The gradient of sum_{i,t} weights_{i,t} ln pi(y_{i,t}) for each of weights (arms, P, G, T).
+def gradients(model, rollout, trained: dict) -> dict[str, torch.Tensor]:
+    """arm -> the gradient (N,) of sum_{i,t} weights_{i,t} ln pi(y_{i,t}); trained: of `weighted`.
 
-    Of `weighted` that is minus the gradient of policy_loss at ratio 1, for each arm (arms, N). All-
-    fail, mixed and all-pass groups are read apart, for in each kind some arms are the same.
+    That is minus the gradient of policy_loss at ratio 1. Arms that train the sampled tokens are
+    read together; one that trains others, as verifree does, is read by itself.
+    """
+    own = {name: x for name, x in trained.items() if x[0].tokens is not rollout.tokens}
+    shared = {name: weights for name, (_, weights) in trained.items() if name not in own}
+    found = {}
+    if shared:
+        rows = of_sampled(model, rollout, torch.stack([*shared.values()]))
+        found |= zip(shared, rows)
+    for name, (x, weights) in own.items():
+        found[name] = gradient(model, (weights * response_logprobs(model, x)).sum())
+    return found
+
+
+def of_sampled(model, rollout, weights: torch.Tensor) -> torch.Tensor:
+    """The gradients (arms, N) of weights (arms, P, G, T) on the sampled tokens.
+
+    All-fail, mixed and all-pass groups are read apart, for in each kind some arms are the same.
     """
     p = rollout.rewards.mean(1)
     found = 0
@@ -108,23 +125,17 @@ def gradients(model, rollout, weights: torch.Tensor) -> torch.Tensor:
 
 def vectors(model, rollouts, arm: tuple) -> torch.Tensor:
     """The gradients of one arm, a row for each rollout."""
-    return torch.cat([gradients(model, x, weighted(x, {"": arm})) for x in rollouts])
-
-
-def judged_by(model, rollout) -> torch.Tensor:
-    """critic, with this model as it is."""
-    return critic(replace(rollout, token_bias=token_bias(model, rollout)))
+    return torch.stack([gradients(model, x, weighted(x, {"": arm}))[""] for x in rollouts])
 
 
 def critics(args, model) -> dict:
     """The arms of AGES: one critic, trained as in train.train on rollouts of the fixed model."""
-    judge = train.new_model(args, outputs=1)
-    optimizer = torch.optim.Adam(judge.parameters(), args.lr)
+    judge = Critic(train.new_model(args, outputs=1), args.lr)
     arms = {}
     for age, rollout in enumerate(sampled(model, args.task, SEED_CRITIC, max(AGES.values())), 1):
-        train.train_critic(judge, optimizer, rollout)
+        judge(rollout)
         if age in AGES.values():
-            arms[f"critic_{age}"] = (partial(judged_by, deepcopy(judge)), "token")
+            arms[f"critic_{age}"] = (partial(judged_by, deepcopy(judge.network)), "token")
     return arms
 
 
@@ -132,8 +143,7 @@ def cell(args, model, names: list[str], K: int, Ku: int):
     """The rows of grpo and of these arms at fixed weights, from K and K' rollouts.
 
     spared: of the tokens that grpo pushes down, the share with advantage 0; random_sparing found no
-    partner for 1 minus its share over that of nthr_eta0. one_scaled: `one` after each coordinate is
-    divided by the root of its mean square over grpo's rollouts, as AdamW would.
+    partner for 1 minus its share over that of nthr_eta0. NaN where other tokens are trained.
     """
     arms = {name: ARMS[name] for name in ["grpo", *names] if name in ARMS}
     if AGES.keys() & names:
@@ -144,20 +154,19 @@ def cell(args, model, names: list[str], K: int, Ku: int):
     G = {name: torch.zeros(K, U.size(1)) for name in arms}
     spared = dict.fromkeys(arms, 0.0)
     for k, rollout in enumerate(tqdm(draw(SEED_A, K), "half A", K)):
-        rollout.answer_likelihood = answer_likelihood(model, rollout)
-        weights = weighted(rollout, arms)
-        pushed = weights[0] < 0
-        for name, weight, g in zip(arms, weights, gradients(model, rollout, weights)):
+        trained = weighted(rollout, arms)
+        pushed = trained["grpo"][1] < 0
+        for name, g in gradients(model, rollout, trained).items():
             G[name][k] = g
-            spared[name] += (weight[pushed] == 0).float().mean().item() / K
+            x, weights = trained[name]
+            same = x.tokens is rollout.tokens
+            share = (weights[pushed] == 0).float().mean().item() if same else np.nan
+            spared[name] += share / K
     for name in [name for name in SIZES if name in names]:
         G[name] = vectors(model, draw(SEED_A, K, SIZES[name]), ARMS["grpo"])
     reference = replicates(G["grpo"], U)
-    scale = 1 / (G["grpo"].square().mean(0).sqrt() + 1e-8)  # AdamW has the same 1e-8
     for name, g in G.items():
-        row = {"arm": name, "K": K, "spared": spared.get(name, np.nan), "one_scaled": np.nan}
-        if args.base_seed in SCALED:
-            row["one_scaled"] = replicates(g * scale, U * scale)["one"][0].item()
+        row = {"arm": name, "K": K, "spared": spared.get(name, np.nan)}
         yield row | measures(g, U, reference)
 
 
@@ -211,7 +220,7 @@ def in_words(rows: list[dict]) -> str:
 def own(variant: str, task: str, seed: int, out: str) -> None:
     """Prints one variant among others on one base model, and what the CSV has of the same arms."""
     args = settings(task, seed, out)
-    names = ["grpo", "nthr", "pos_only", "likelihood", variant]
+    names = ["grpo", "nthr", "pos_only", "half", "likelihood", variant]
     rows = [*cell(args, train.base_model(args), names, *OWN)]
     committed = [x for x in at(read_rows(ROWS), task=task, step=0) if x["arm"] in names]
     print(f"Base model {seed} of {task}, {OWN[0]} rollouts:\n\n{in_words(rows)}\n")
@@ -229,11 +238,6 @@ def main() -> None:
     text = "# What is one rollout's gradient worth?\n\nstudies/gradients.py has the formulas.\n"
     for task, step in product(("add", "mul"), STEPS):
         text += f"\n## {task}, step {step}\n\n{table(at(rows, task=task, step=step))}\n"
-    for task, seed in product(("add", "mul"), SCALED):
-        these = at(rows, task=task, seed=seed, step=0)
-        pairs = [(float(row["one"]), float(row["one_scaled"])) for row in these]
-        rank = stats.spearmanr(pairs).statistic
-        text += f"\nRank correlation after AdamW's scaling, {task}, base seed {seed}: {rank:.2f}\n"
     publish(ROWS, text)
 
 

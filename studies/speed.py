@@ -29,9 +29,10 @@ import train
 from advantages import VARIANTS
 from grpo import encode
 from model import GPT, generate
-from studies.common import TABLES, markdown, publish, read_rows, write_rows
+from studies.common import TABLES, publish, write_rows
 from tasks import ADD
 from tools import trl_variants as trl
+from tools.common import markdown, read_rows
 
 ROWS = TABLES / "speed.csv"
 WARM = 3  # rounds that are not counted
@@ -64,7 +65,9 @@ def beside_trl(base: GPT) -> list[dict[str, float]]:
     theirs, tokenizer = trl.twin(base)
     ours = steps(base, "--minibatches", "1")
     problems = train.make_problems(ADD, held=False)
-    prompts = encode([problem.prompt for problem in problems[:: len(problems) // 64][:64]], "cpu")
+    prompts, _ = encode(
+        [problem.prompt for problem in problems[:: len(problems) // 64][:64]], "cpu"
+    )
     given = (prompts, 8, trl.NEW_TOKENS, tokenizer.eos_token_id, 1.0, None)
     size = {"num_return_sequences": 8, "max_new_tokens": trl.NEW_TOKENS}
     same = size | {"do_sample": True, "top_k": 0}
@@ -78,7 +81,7 @@ def beside_trl(base: GPT) -> list[dict[str, float]]:
 
 
 def compared(rounds: list[dict], measured: str, beside: str) -> dict:
-    """A row: over the rounds that are counted, the seconds of the first over those of the second."""
+    """A row: over the counted rounds, the seconds of the first over those of the second."""
     a, b = (np.array([seconds[x] for seconds in rounds[WARM:]]) for x in (measured, beside))
     ratio = {"ratio": np.median(a / b), "smallest": min(a / b), "largest": max(a / b)}
     seconds = {"seconds": np.median(a), "beside, seconds": np.median(b)}

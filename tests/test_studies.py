@@ -8,35 +8,27 @@ import pytest
 import torch
 
 pytest.importorskip("scipy", reason="the studies need scipy: see studies/requirements.txt")
-from advantages import grpo  # noqa: E402
-from grpo import policy_loss, response_logprobs, token_weights  # noqa: E402
-from studies import allfail, arms, common, compare, displacement  # noqa: E402
-from studies import faithful, gradients, measures, ruler, verdicts  # noqa: E402
+import train  # noqa: E402
+from advantages import grpo, likelihood, standardise  # noqa: E402
+from grpo import answer_likelihood, policy_loss, response_logprobs  # noqa: E402
+from grpo import token_bias, token_weights  # noqa: E402
+from studies import common, compare, controls, displacement  # noqa: E402
+from studies import faithful, gradients, measures  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
 from train import COLUMNS  # noqa: E402
 
 
-def test_verdicts():
-    """An interval that is not Student's, a wrong sign or margin, tests that are not corrected."""
-    assert common.interval([1, 2, np.nan, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
-    expected = {-5: "contradicted", 0.2: "no difference", 2: "open"}
-    tests = [("H", "", [x - 2, x + 2] * 6, +1, 2.0) for x in expected]
-    assert verdicts.verdicts(tests) == [*expected.values()]
-    alone = [[("H", "", tests[i][2], -1, 2.0)] for i in (0, 2)]
-    assert [verdicts.verdicts(x) for x in alone] == [["supported"], ["contradicted"]]
-    no_change = [("H", "", effects, 0, 9.0) for _, _, effects, *_ in tests[1::-1]]
-    assert verdicts.verdicts(no_change) == ["supported", "contradicted, small"]
-
-
 def test_measures_and_differences(tmp_path):
-    """Easy levels or steps without an evaluation that count; differences paired by order."""
+    """Easy levels or steps without an evaluation that count; differences paired by order; an
+    interval that is not Student's."""
+    assert common.interval([1, 2, np.nan, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
     levels = {"base_sampled_by_level": {2: 9, 3: 9, 4: 3, 5: 1}}
     summary = dict.fromkeys(compare.SUMMARY, 0) | levels
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     steps = [dict.fromkeys(COLUMNS.split(), i) for i in range(1, 13)]
     for i, step in enumerate(steps, 1):
-        step |= {"accuracy": "" if i % 6 else i, "accuracy_sampled_by_level": f"9 9 {i} 0"}
+        step |= {"greedy": "" if i % 6 else i, "sampled_by_level": f"9 9 {i} 0"}
     common.write_rows(tmp_path / "metrics.csv", steps)
     row = compare.measures("add", tmp_path)
     expected = {"base_hard": 2, "mean_sampled": 6.75, "mean_hard": 4.5, "entropy_last": 7.5}
@@ -52,10 +44,10 @@ def test_displaced_groups(monkeypatch):
     model = tiny_gpt().double()
     x = sample(model, levels=(2, 3))
     x.rewards = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]).double()
-    slope, large, small = displacement.moved(model, x, 1, torch.stack([grpo(x), -grpo(x)]))
+    slope, large, small = displacement.moved(model, x, 1, torch.stack([grpo(x).A, -grpo(x).A]))
     logprobs = response_logprobs(model, x)
     weights = token_weights(x.mask[1:])
-    policy_loss(logprobs[1:], x.logprobs[1:], grpo(x)[1:], weights).backward()
+    policy_loss(logprobs[1:], x.logprobs[1:], grpo(x).A[1:], weights).backward()
     torch.optim.SGD(model.parameters(), lr=1e-4).step()
     close(large[0], (response_logprobs(model, x) - logprobs)[1, 3].sum())  # of the correct one
     assert (small / 1e-5).tolist() == pytest.approx(slope.tolist(), rel=0.05)
@@ -66,17 +58,36 @@ def test_displaced_groups(monkeypatch):
     assert displacement.shares("add", "grpo", 0) == {1: pytest.approx(0.6 * 0.5 + 0.4 * 0.1)}
 
 
-def test_a_changed_line_and_pass_at():
-    """A change that is passed on too far, or not, or is not given; draws with replacement."""
+def test_a_changed_step():
+    """A change that is passed on too far, or not, or is not given; the unchanged that is not."""
     for task, kind, numbers, given, rest in (
         ("add", "digit", [347, 285], "12,14,06", "# 642"),  # the second line is changed
         ("add", "carry", [1996, 8009], "15,00,", "09,09# 9905"),
         ("sum", "carry", [7, 8, 5, 1], "15,19,", "20#20"),
+        ("add", "steps", [347, 285], "12,13,06", "# 632"),
+        ("add", "begun", [347, 285], "12,13,", "06# 632"),
+        ("add", "last", [347, 285], "12,13,07", "# 732"),
+        ("add", "longest", [347, 285], "12,13,07", "# 732"),
+        ("mul", "carry", [347, 8], "56,27,", "26#2676"),
+        ("mul", "digit", [347, 8], "56,38,27", "#2786"),
     ):
         p = problem(TASKS[task], numbers, 4)
         new = faithful.changed(TASKS[task], p, kind, SimpleNamespace(integers=lambda *_: 1))
         assert new == p._replace(prompt=p.prompt + given, solution=rest)
-    assert allfail.pass_at([3], [2])[0, 0] == pytest.approx(1 - 1021 / 1024 * 1020 / 1023)
+
+
+def test_answers_that_follow_and_that_are_true(monkeypatch):
+    """An answer that follows a change counted as the truth, or the other way round."""
+    true = [problem(TASKS["add"], [347, 285], 3), problem(TASKS["add"], [12, 34], 2)]
+    monkeypatch.setattr(faithful.train, "make_problems", lambda task, held: true)
+
+    def said(model, task, problems, *_):
+        texts = [[x.solution if x.level == 3 else "# 46"] for x in problems]
+        return scripted(problems, texts)
+
+    monkeypatch.setattr(faithful, "sample_rollout", said)
+    assert sorted(faithful.answers(None, "add", "digit")) == [(False, 1.0), (True, 0.0)]
+    assert [*faithful.answers(None, "add", "steps")] == [(True, 1.0)] * 2
 
 
 def test_measures_of_gradients():
@@ -104,79 +115,138 @@ def test_gradients():
     model = tiny_gpt().double()
     rollout = sample(model, levels=(2, 5, 4, 3, 5, 4))
     rollout.rewards = torch.tensor([*torch.eye(4).tolist(), [0.0] * 4, [1.0] * 4]).double()
-    some = {x: gradients.ARMS[x] for x in ("grpo", "dr_grpo", "no_baseline", "negative", "ngrpo")}
-    found = gradients.gradients(model, rollout, gradients.weighted(rollout, some))
-    for g, (f, how) in zip(found, some.values()):
-        weights = token_weights(rollout.mask, how, rollout.max_length)
-        logprobs = response_logprobs(model, rollout)
-        loss = policy_loss(logprobs, rollout.logprobs, f(rollout), weights)
-        close(g, -gradients.gradient(model, loss))
+    names = ("grpo", "dr_grpo", "reinforce", "negative", "ngrpo", "verifree", "substituted")
+    arms = {name: gradients.ARMS[name] for name in names}
+    found = gradients.gradients(model, rollout, gradients.weighted(rollout, arms))
+    assert found.keys() == arms.keys()
+    for name, (f, how) in arms.items():
+        x = f(rollout)
+        weights = token_weights(x.mask, how, x.max_length)
+        loss = policy_loss(response_logprobs(model, x), x.logprobs, x.A, weights)
+        close(found[name], -gradients.gradient(model, loss))
+        assert found[name].any()
+    alone = gradients.vectors(model, [rollout, rollout], arms["verifree"])
+    close(alone, found["verifree"].expand(2, -1))
 
 
-def test_the_arms():
-    """Tokens spared that must not be, or too few; a baseline that sees its token."""
+def test_spared_tokens():
+    """Tokens spared that must not be, or too few; partners that are not the nearest."""
     rollout = sample(tiny_gpt(), levels=[3] * 8, G=8)
     rollout.rewards = (torch.rand(8, 8) < 0.4).float()
     names = ("grpo", "nthr_eta0", "random_sparing")
-    A, kept, found = (gradients.FUNCTIONS[name](rollout) for name in names)
+    A, kept, found = (gradients.FUNCTIONS[name](rollout).A for name in names)
     selected, spared = (A < 0) & (kept == 0), (A < 0) & (found == 0)
     others = (A < 0) & ~selected
     assert 0 < spared.sum() == min(selected.sum(), others.sum()) and not (spared & selected).any()
-    texts = ["15,20#20", "15,21#21", "05,20#2", "1"]  # correct: the first one
-    rollout = scripted([problem(TASKS["sum"], [7, 8, 5], 3)] * 2, [texts, [*texts[1:], "#"]])
-    oracle, prefix = ((gradients.FUNCTIONS[x](rollout) == 0)[0] for x in ("truth", "shared_prefix"))
-    assert oracle[:3].int().tolist() == [[0] * 9, [1] * 4 + [0] * 5, [0, 1, 1, 1, 1, 0, 0, 0, 1]]
-    assert prefix[:3].int().tolist() == [[0] * 9, [1] * 4 + [0] * 5, [0] * 8 + [1]]
-    A = arms.prefix_baseline(rollout)[0]
+    close(found, A.masked_fill(spared, 0.0), 0)
+    pi = rollout.logprobs.exp()
+    few = (A < 0) & (torch.rand(A.size()) < 0.04)  # in place of what nthr selects
+    with pytest.MonkeyPatch.context() as patch:
+        on = controls.on_tokens(rollout, A.masked_fill(few, 0.0))
+        patch.setattr(controls, "nthr_eta0", lambda _: on)
+        spared = (A < 0) & (controls.random_sparing(rollout).A == 0)
+    assert 1 < few.sum() == spared.sum() and not (spared & few).any()
+
+    def cost(partners):  # the least for these two sets: numbers are paired in their order
+        return (pi[few].sort()[0] - partners.sort()[0]).abs().sum()
+
+    least = cost(pi[spared])
+    for i in range(int(few.sum())):
+        for other in pi[(A < 0) & ~few & ~spared]:
+            exchanged = pi[spared].clone()
+            exchanged[i] = other
+            assert cost(exchanged) >= least - 1e-6
+
+
+TEXTS = ["15,20#20", "15,21#21", "05,20#2", "1"]  # correct: the first one
+
+
+def of_sums():
+    """A group of these texts and one where all fail, of tiny_gpt's probabilities."""
+    x = scripted([problem(TASKS["sum"], [7, 8, 5], 3)] * 2, [TEXTS, [*TEXTS[1:], "#"]])
+    x.model = tiny_gpt()
+    x.logprobs = response_logprobs(x.model, x).detach()
+    return x
+
+
+def decoded(x):
+    """The tokens of each group as texts."""
+    groups = zip(x.tokens, x.mask)
+    return [[TOKENIZER.decode(y[m].tolist()) for y, m in zip(*group)] for group in groups]
+
+
+def test_a_baseline_does_not_see_its_token():
+    """A prefix that includes the token itself, or a mean that includes the response itself."""
+    A = controls.prefix_baseline(of_sums()).A[0]
     close(A[0], torch.tensor([1.0] * 9))  # no other response is correct
     close(A[1], -torch.tensor([1 / 3, 1 / 2, 1.0, 1.0, 1.0] + [1 / 3] * 4))
-    A = arms.substituted_up(tiny_gpt(), rollout)
-    ended = [[text + "$" for text in texts], ["15,21#20$", "05,20#20$", "1#20$", "#20$"]]
-    for group, tokens, mask in zip(ended, rollout.tokens, rollout.mask):
-        assert group == [TOKENIZER.decode(x[y].tolist()) for x, y in zip(tokens, mask)]
-    close(rollout.logprobs, response_logprobs(tiny_gpt(), rollout).detach(), 1e-5)
-    assert A[0].min() < 0 == A[1].min() < A[1].max()
 
 
-K = 90 / 64  # of the effects in samples
-NOISE = np.random.default_rng(0).normal(size=(12, 7))
-FIRST_SIX = np.arange(12) < 6
-STRAIGHT = 10 * np.log(np.array(ruler.PROMPTS) / 64) + 100 * NOISE[:, :1]  # in ln P; own levels
-MEASURED = STRAIGHT + NOISE[:, 1:6]
+def test_true_answers():
+    """An answer put behind the wrong reasoning or into a mixed group; a rollout that is changed."""
+    rollout = of_sums()
+    before = decoded(rollout)
+    x = controls.substituted(rollout)
+    up = controls.substituted_up(rollout)
+    assert decoded(rollout) == before and rollout.A is None
+    ends = ["15,21#20$", "05,20#20$", "1#20$", "#20$"]
+    assert decoded(x) == decoded(up) == [[text + "$" for text in TEXTS], ends]
+    close(x.logprobs, response_logprobs(x.model, x).detach(), 1e-5)
+    close(x.A[..., 0], likelihood(rollout).A[..., 0])
+    assert (x.A[x.mask] != 0).all() and x.given.sum(2).tolist() == [[0] * 4, [4] * 4]
+    assert x.A[1].min() < 0 == up.A[1].min() < up.A[1].max()
+    close(up.A[0], x.A[0])
+    torch.manual_seed(SEED)
+    L = answer_likelihood(rollout)[1]
+    shuffled = controls.shuffled_L(rollout).A[1, :, 0]
+    close(shuffled.sort()[0], standardise(L[None])[0].sort()[0], 1e-5)
 
 
-def test_the_ruler_and_k_of_an_effect():
-    """Values sorted or cut off, not pooled; straight in P, not in ln P; an end of a flat piece."""
-    y = ruler.monotone(np.array([3.0, 1, 9, 6, 15]))  # pooled: 2, 2, 7.5, 7.5, 15
-    assert y == pytest.approx([-5.5, -5.5, 0, 0, 7.5])
-    rising = {0: 1, 2: K, 3: np.sqrt(90 * 128) / 64, -2: 45 / 64, 9: 2, -9: 0.5}
-    flat = {0: np.sqrt(K), 1e-9: K, -1e-9: 1, -5: np.sqrt(32 * 45) / 64, -6: 0.5}
-    for y, k in (([-5.0, -2, 0, 2, 4], rising), ([-5.0, -5, 0, 0, 4], flat)):
-        found = ruler.log_k(np.array([*k]), np.array(y))
-        assert np.exp(found) == pytest.approx([*k.values()])
+def test_dense_and_log_likelihood():
+    """L of another answer or without its end; an advantage for what has no marker."""
+    rollout = of_sums()
+    rollout.problems[1] = problem(TASKS["sum"], [7, 8, 6], 3)
+    x = controls.log_likelihood(rollout)
+    assert decoded(x)[1] == ["15,21#21$", "05,20#21$", "1$", "#21$"]
+    for p in range(2):
+        log_L = x.logprobs[p].masked_fill(~x.given[p], 0.0).sum(1)
+        there = torch.tensor(["#" in text for text in decoded(rollout)[p]])
+        mu = (log_L.exp() * there).mean()
+        others = (4 * log_L.exp() * there - 4 * mu) / 3
+        A = controls.dense(rollout).A[p]
+        close(A[:, 0], others / ((mu * (1 - mu)).sqrt() + 1e-6), 1e-4)
+        assert all(len(row[m].unique()) == 1 for row, m in zip(A, rollout.mask[p]))
+        log_L = log_L.where(there, log_L[there].min())
+        expected = (log_L - log_L.mean()) / (log_L.std(correction=0) + 1e-6)
+        close(x.A[p, :, 0], expected, 1e-4)
+        assert (x.A[p][x.given[p]] == 1).all()
+    none = scripted(rollout.problems, [["15,20", "1", "2", ""]] * 2)
+    none.model = rollout.model
+    assert not controls.log_likelihood(none).A.any() and not controls.dense(none).A.any()
 
 
-def test_intervals_of_k():
-    """Effect and ruler drawn apart, a ruler of base models without the arm, an end unseen."""
-    effect = MEASURED[:, 3] - MEASURED[:, 2]  # the arm is grpo with 90 prompts itself
-    for arm in (effect, np.where(FIRST_SIX, effect, np.nan)):
-        found, *beyond = ruler.in_samples(arm, MEASURED)
-        assert found == pytest.approx([K] * 3) and beyond == [0, 0]
-    assert ruler.in_samples(effect + 99, MEASURED)[1:] == (0, 1)
-    assert ruler.in_samples(-99 + effect, MEASURED)[1:] == (1, 0)
+def test_the_bounded_critic():
+    """A bias beyond 1, in A or in the loss; a critic that does not learn."""
+    rollout = of_sums()
+    critic = controls.CriticBounded(tiny_gpt(outputs=1), lr=0.01)
+    critic.network.unembed.weight.data *= 100
+    raw = token_bias(critic.network, rollout).detach()
+    before = critic.network.embed_position.weight.detach().clone()
+    A = critic(rollout).A
+    close(A, torch.where(rollout.mask, grpo(rollout).A + raw.tanh(), 0.0), 1e-5)
+    assert raw.abs().max() > 1 and (critic.network.embed_position.weight != before).any()
 
 
-def test_slope_of_ln_k():
-    """An intercept; worth and effect of other base models, or of ones without a run of the arm."""
-    worth = np.array([-0.3, -0.1, 0.2, 0.3]) + 0.05 * NOISE[:, 1:5]
-    effects = 10 * 0.6 * worth
-    effects[6:, :2] = np.nan
-    worth[6:, :2] = 9
-    x, y = ruler.both_axes(worth, effects, STRAIGHT * FIRST_SIX[:, None])
-    close(torch.tensor(y), torch.tensor(x * [0.6, 0.6, 1.2, 1.2]))
-    assert x[0, 3] == pytest.approx(worth[:, 3].mean()) and x[1:, 3].std() > 0
-    x, y = (np.tile(z, (20_001, 1)) for z in ([1.0, 2.0, -1.0], [2.0, 1.0, -2.0]))
-    assert ruler.estimate(ruler.slopes(x, y)) == pytest.approx((1, 0.5, 2))  # rules: 2, 0.5, 2
-    ends = {(0.5, 2): "supported", (0.1, 0.49): "contradicted", (2.01, 3): "contradicted"}
-    ends |= dict.fromkeys([(0.4, 1), (1, 2.1), (0.1, 3)], "open")
-    assert [ruler.verdict(*x) for x in ends] == [*ends.values()]
+def test_controls_can_be_trained(monkeypatch):
+    """A name that the command line does not take, or with another variant's loss."""
+    monkeypatch.setattr(controls, "VARIANTS", train.VARIANTS.copy())
+    monkeypatch.setattr(controls, "LOSS", train.LOSS.copy())
+    monkeypatch.setattr(train, "VARIANTS", controls.VARIANTS)
+    monkeypatch.setattr(train, "LOSS", controls.LOSS)
+    controls.add_controls()
+    for name in controls.CONTROLS:
+        args = train.parse_arguments(["--variant", name, "--prompts", "2", "--width", "8"])
+        assert (args.aggregate == "constant") == (name == "prefix_baseline")
+        args.steps = 1
+        ((*_, row),) = train.train(args, train.new_model(args))
+        assert np.isfinite(row["loss"])

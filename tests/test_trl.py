@@ -1,5 +1,7 @@
 """TRL is the one oracle of the loss that nobody here wrote; and the variants run inside it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -67,7 +69,7 @@ def test_advantages_inside_trl_are_those_of_the_variant(tmp_path, variant):
     def checked(inputs):
         batch = type(trl)._generate_and_score_completions(trl, inputs)
         rollout = read(model, trl, batch)
-        close(batch["advantages"], VARIANTS[variant](rollout).flatten(0, 1), 1e-4)
+        close(batch["advantages"], VARIANTS[variant](rollout).A.flatten(0, 1), 1e-4)
         return batch
 
     trl._generate_and_score_completions = checked
@@ -90,3 +92,27 @@ def test_a_response_that_was_cut_off_gets_no_reward():
     _, tokenizer = study.twin(tiny_gpt())
     ids = [tokenizer(y)["input_ids"] for y in ("1#5" + EOS, "1#5", f"1#{PAD}5" + EOS, "1#6" + EOS)]
     assert study.verifier(tokenizer, ids, ["5"] * 4) == [1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("variant", study.ALSO)
+def test_what_cannot_work_in_trl_is_refused(tmp_path, variant):
+    """A variant that trains without what it does beside its function, and says nothing."""
+    assert {"critic", "culling", "likelihood", "verifree"} == {*study.ALSO} <= {*VARIANTS}
+    with pytest.raises(ValueError, match=f"{variant} is refused: it also {study.ALSO[variant]}"):
+        pair(variant, tmp_path)
+
+
+def test_groups_and_rewards_that_cannot_work_are_refused(tmp_path, monkeypatch):
+    """A device's rows that are no whole groups, which TRL allows on several; a reward of 0.5."""
+    _, trl = pair("grpo", tmp_path)
+    trl.reward_funcs = [lambda completion_ids, **_: [0.5] * len(completion_ids)]
+    with pytest.raises(ValueError, match="rewards must be 0 or 1"):
+        trl._calculate_rewards([{}] * 4, [""] * 4, [""] * 4, [[0]] * 4)
+
+    def two_rows(self):
+        self.args = SimpleNamespace(per_device_train_batch_size=2, steps_per_generation=1)
+        self.num_generations = G
+
+    monkeypatch.setattr(study.GRPOTrainer, "__init__", two_rows)
+    with pytest.raises(ValueError, match="2 rows a device: not whole groups of 4"):
+        study.VariantTrainer("grpo")

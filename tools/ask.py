@@ -1,7 +1,7 @@
 """Ask a trained model: python -m tools.ask runs/add-nthr-seed0 347+285
 
-Prints four responses at temperature 1 and the greedy one, each with its reward, and whether all its
-steps are correct.
+Prints four responses at temperature 1 and the greedy one, each with its reward, and whether its
+reasoning is correct.
 """
 
 import argparse
@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import train
 from grpo import sample_rollout
-from studies.common import finished
 from tasks import TASKS, Problem, Task
+from tools.common import finished
 
 
 def asked(task: Task, text: str) -> Problem | None:
@@ -21,8 +21,11 @@ def asked(task: Task, text: str) -> Problem | None:
         given = map(int, re.findall("[0-9]+", text))
         # These numbers stand in for random ones. One that the level does not have is replaced by
         # the nearest that it has, and then the prompt is another.
-        rng = SimpleNamespace(integers=lambda low, high: min(max(next(given, low), low), high - 1))
-        problem = task.problem(rng, level)
+
+        def near(low, high, given=given):
+            return min(max(next(given, low), low), high - 1)
+
+        problem = task.problem(SimpleNamespace(integers=near), level)
         if problem.prompt.replace(" ", "") == text + "=":
             return problem
     return None
@@ -46,5 +49,7 @@ if __name__ == "__main__":
     for samples, temperature in ((4, 1.0), (1, 0.0)):
         rollout = sample_rollout(model, task, [problem], samples, temperature)
         for text, reward in zip(rollout.texts[0], rollout.rewards[0]):
-            steps = "correct" if task.steps_correct(problem, text) else "not all correct"
-            print(f"temperature {temperature:.0f}: {text}  reward {reward:.0f}, steps {steps}")
+            reasoning = "correct" if task.reasoning_correct(problem, text) else "incorrect"
+            print(
+                f"temperature {temperature:.0f}: {text}  reward {reward:.0f}, reasoning {reasoning}"
+            )

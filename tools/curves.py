@@ -2,7 +2,7 @@
 
 RUN is the folder of a run, for example runs/add-grpo-seed0. A panel for each of some columns of
 metrics.csv, which docs/files.md defines, with a line for each run: means over about ten steps, of
-entropy and accuracy the values themselves.
+entropy and sampled accuracy the values themselves.
 """
 
 import argparse
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.common import pyplot, read_rows
+from tools.common import pyplot, read_rows
 
-COLUMNS = {"reward": 10, "all_fail": 10, "entropy": 1, "steps_correct": 10, "accuracy_sampled": 1}
+COLUMNS = {"reward": 10, "all_fail": 10, "entropy": 1, "reasoning_correct": 10, "sampled": 1}
 
 
 def averaged(rows: list[dict], name: str, n: int) -> np.ndarray:
@@ -30,7 +30,7 @@ if __name__ == "__main__":
     figure, axes = pyplot().subplots(1, len(COLUMNS), figsize=(15, 3), layout="constrained")
     for run in options.runs:
         rows = read_rows(run / "metrics.csv")
-        if not any(row["accuracy"] for row in rows):
+        if not any(row["greedy"] for row in rows):
             parser.error(f"{run} is not the folder of a run that has measured its accuracy")
         for ax, (name, n) in zip(axes, COLUMNS.items()):
             ax.plot(*averaged(rows, name, n), label=run.name)

@@ -2,8 +2,8 @@
 
 Follows a default run of grpo and one of nthr on `add` and on `mul`. Every 25 steps it keeps the
 metrics and, for one held-out problem of each level, a group of eight responses with what every
-variant says of their tokens. The problem is the first that the base model solves in one of eight
-responses, or the first of all. A critic is trained beside the run, for `critic`.
+variant but verifree says of their tokens. The problem is the first that the base model solves in
+one of eight responses, or the first of all. A critic is trained beside the run, for `critic`.
 
 Writes docs/explore.html, which needs no network: the template tools/explore.html with the data.
 Ten minutes on one core.
@@ -11,16 +11,21 @@ Ten minutes on one core.
 
 import inspect
 import json
+from functools import partial
 from itertools import chain, product
 
 import torch
 from tqdm import tqdm
 
 import train
-from advantages import VARIANTS, nthr_scores
-from grpo import Rollout, answer_likelihood, sample_rollout, token_bias
-from studies.common import ROOT
+from advantages import VARIANTS, Critic, nthr_scores, on_tokens, standardise
+from grpo import Rollout, sample_rollout, token_bias
+from model import GPT
 from tasks import EOS, TASKS
+from tools.common import ROOT
+
+# verifree trains other tokens than the sampled ones, which the page shows.
+NAMES = [name for name in VARIANTS if name != "verifree"]
 
 
 def by_token(values: torch.Tensor, mask: torch.Tensor) -> list:
@@ -29,10 +34,17 @@ def by_token(values: torch.Tensor, mask: torch.Tensor) -> list:
     return [row if len(set(row)) > 1 else row[0] for row in rows]
 
 
-def records(rollout: Rollout) -> list[dict]:
-    """What the page shows of each group. The fields for `critic` and `likelihood` must be there."""
+def judged_by(network: GPT, rollout: Rollout) -> Rollout:
+    """What `critic` returns with this network, which stays as it is."""
+    A = standardise(rollout.rewards)[..., None]
+    return on_tokens(rollout, A + token_bias(network, rollout))
+
+
+def records(rollout: Rollout, network: GPT) -> list[dict]:
+    """What the page shows of each group. network: the critic's."""
     numbers = {"pi": rollout.logprobs.exp(), "s": nthr_scores(rollout)}
-    numbers |= {name: variant(rollout) for name, variant in VARIANTS.items()}
+    variants = VARIANTS | {"critic": partial(judged_by, network)}
+    numbers |= {name: variants[name](rollout).A for name in NAMES}
     groups = []
     for i, mask in enumerate(rollout.mask):
         group = {name: by_token(x[i], mask) for name, x in numbers.items()}
@@ -48,29 +60,26 @@ def follow(name: str, variant: str) -> dict:
     task = TASKS[name]
     held = train.make_problems(task, held=True)
     model = train.base_model(args)
-    critic = train.new_model(args, outputs=1)
-    optimizer = torch.optim.Adam(critic.parameters(), args.lr)
+    critic = Critic(train.new_model(args, outputs=1), args.lr)
     # 1: solved at least once.
     solved = dict(zip(held, sample_rollout(model, task, held, 8).rewards.amax(1).tolist()))
     problems = [max((p for p in held if p.level == n), key=solved.get) for n in task.levels]
     kept = []
-    base = {"step": 0} | train.evaluate(model, task, "accuracy", temperature=0)
-    base |= train.evaluate(model, task, "accuracy_sampled", temperature=1)
+    base = {"step": 0} | train.evaluate(model, task, "greedy", temperature=0)
+    base |= train.evaluate(model, task, "sampled", temperature=1)
     for rollout, _, row in tqdm(chain([(None, None, base)], train.train(args, model)), variant):
         if rollout:
-            train.train_critic(critic, optimizer, rollout)
-        if "accuracy" in row:
+            critic(rollout)
+        if "greedy" in row:
             rng = torch.Generator().manual_seed(0)  # the same random numbers at every step
             shown = sample_rollout(model, task, problems, 8, generator=rng)
-            shown.answer_likelihood = answer_likelihood(model, shown)
-            shown.token_bias = token_bias(critic, shown).detach()
-            kept.append(row | {"groups": records(shown)})
+            kept.append(row | {"groups": records(shown, critic.network)})
     return {"problems": problems, "kept": kept}
 
 
 def page(runs: dict[str, dict]) -> str:
     """The template with its data."""
-    texts = {name: inspect.getdoc(variant) for name, variant in VARIANTS.items()}
+    texts = {name: inspect.getdoc(VARIANTS[name]) for name in NAMES}
     data = json.dumps({"variants": texts, "runs": runs}, separators=(",", ":"))
     return (ROOT / "tools" / "explore.html").read_text().replace("DATA", data)
 

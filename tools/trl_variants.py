@@ -31,12 +31,13 @@ from trl.trainer.utils import split_tensor_dict
 
 from advantages import LOSS, VARIANTS
 from grpo import Rollout
-from studies.common import markdown, settings
 from tasks import ADD, EOS, PAD, TOKENIZER, Problem
-from train import base_model, make_problems
+from tools.common import markdown
+from train import base_model, make_problems, parse_arguments
 
 # What some variants do beside their function.
 ALSO = {"likelihood": "scores the answer", "critic": "trains a network", "culling": "drops prompts"}
+ALSO |= {"verifree": "trains the true answer in place of the sampled one"}
 LOSS_TYPE = {"token": "bnpo", "response": "grpo", "constant": "dr_grpo"}  # TRL's, of `aggregate`
 # Settings for this project's model; 512 rows are 64 groups of 8, 296 a 13th of the held-out ones.
 ROWS = {"per_device_train_batch_size": 512, "per_device_eval_batch_size": 296, "bf16": False}
@@ -108,7 +109,7 @@ class VariantTrainer(GRPOTrainer):
         batch = super()._generate_and_score_completions(inputs)
         if self.model.training:  # an evaluation has no update
             groups = zip(split_tensor_dict(batch, len(self.rewards)), self.rewards)
-            A = [VARIANTS[self.variant](self.group_rollout(*group)) for group in groups]
+            A = [VARIANTS[self.variant](self.group_rollout(*group)).A for group in groups]
             batch["advantages"] = torch.cat(A, dim=1)[0]  # P times (1, G, T) -> (B, T)
         return batch
 
@@ -158,7 +159,7 @@ if __name__ == "__main__":
     if cli.model:
         tokenizer = AutoTokenizer.from_pretrained(cli.model)
     else:
-        cli.model, tokenizer = twin(base_model(settings("add", 0, config.output_dir)))
+        cli.model, tokenizer = twin(base_model(parse_arguments([])))
     # Training and held-out.
     data = [Dataset.from_list([p._asdict() for p in make_problems(ADD, h)]) for h in (False, True)]
     if cli.dataset:

@@ -1,0 +1,158 @@
+"""Rules that are no variants: each a short function, as in advantages.py, with the same shapes.
+
+They stand beside a variant and change one thing of it, to show what that one thing does. They are
+trained and measured like variants: add_controls() lets train.py's command line take them.
+"""
+
+from dataclasses import replace
+
+import torch
+from scipy import optimize
+from torch import Tensor
+from torch.nn.functional import pad
+
+from advantages import LOSS, VARIANTS, Critic, centre, critic_loss, grpo, likelihood, nthr
+from advantages import on_tokens, standardise
+from grpo import Rollout, answer_likelihood, answered, descend, encode, response_logprobs
+from grpo import token_bias
+from tasks import EOS, MARKER, MARKER_ID, TOKENIZER
+
+
+# ---- Which tokens are spared?
+def nthr_eta0(rollout: Rollout) -> Rollout:
+    """nthr, but every selected token gets 0, whatever the share of correct responses is."""
+    return nthr(rollout, eta=0.0)
+
+
+def random_sparing(rollout: Rollout) -> Rollout:
+    """grpo, but as many tokens get 0 as nthr selects, and none of those.
+
+    Each token that nthr selects has one partner: another token with A < 0 of the rollout, with 1 -
+    pi near its own. The sum of the differences is the least possible. If there are fewer such
+    tokens than nthr selects, all are partners.
+    """
+    A = grpo(rollout).A  # a tensor of its own, so it may be written to
+    selected = (A < 0) & (nthr_eta0(rollout).A == 0)
+    others = (A < 0) & ~selected
+    pi = rollout.logprobs.exp()
+    apart = (pi[selected][:, None] - pi[others]).abs()
+    _, partners = optimize.linear_sum_assignment(apart.cpu())
+    spared = others.flatten().nonzero()[partners, 0]
+    A.view(-1)[spared] = 0.0
+    return on_tokens(rollout, A)
+
+
+# ---- Credit for tokens
+def alike(rollout: Rollout) -> Tensor:
+    """Whether responses i and j of a group have the same tokens up to t, (P, G, G, T)."""
+    return (rollout.tokens[:, :, None] == rollout.tokens[:, None]).cumprod(-1).bool()
+
+
+def prefix_baseline(rollout: Rollout) -> Rollout:
+    """A_{i,t} = r_i - the mean reward of the other responses that are the same before t.
+
+    If there are none, of all others, as in rloo. This baseline does not depend on y_{i,t} or on
+    what follows, so it adds no bias (grpo.py); but it is a mean of fewer rewards.
+    """
+    G = rollout.rewards.size(1)
+    others = ~torch.eye(G, dtype=torch.bool, device=rollout.mask.device)[..., None]  # (G, G, 1)
+    before = pad(alike(rollout)[..., :-1], (1, 0), value=True) & others
+    counted = torch.where(before.any(2, keepdim=True), before, others).float()  # (P, G, G, T)
+    r = rollout.rewards[:, None, :, None]
+    baseline = (counted * r).sum(2) / counted.sum(2)  # (P, G, T)
+    return on_tokens(rollout, rollout.rewards[..., None] - baseline)
+
+
+class CriticBounded(Critic):
+    """critic, but its bias goes through tanh, in its loss and in A: it is between -1 and 1."""
+
+    def __call__(self, rollout: Rollout) -> Rollout:
+        bias = token_bias(self.network, rollout).tanh()  # (P, G, T)
+        A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
+        descend(self.optimizer, critic_loss(bias, A, rollout.mask))
+        return on_tokens(rollout, A + bias)
+
+
+# ---- The true answer's likelihood as a reward
+def shuffled_L(rollout: Rollout) -> Rollout:
+    """likelihood with the L of each all-fail group in random order: the same sizes, no meaning."""
+    all_fail = (rollout.rewards == 0).all(1, keepdim=True)
+    order = torch.rand_like(rollout.rewards).argsort(1)
+    L = answer_likelihood(rollout).gather(1, order)
+    return on_tokens(rollout, standardise(torch.where(all_fail, L, rollout.rewards)))
+
+
+@torch.no_grad()
+def substituted(rollout: Rollout) -> Rollout:
+    """likelihood, but the responses of all-fail groups end with the true answer.
+
+    What stands before the first marker is kept; the marker, the true answer and EOS follow it, and
+    all of it is trained.
+    """
+    all_fail = (rollout.rewards == 0).all(1)  # (P,)
+    texts = []
+    for p, problem in enumerate(rollout.problems):
+        for i, text in enumerate(rollout.texts[p]):
+            y = rollout.tokens[p, i][rollout.mask[p, i]]
+            ended = text.split(MARKER)[0] + MARKER + problem.answer + EOS
+            texts.append(ended if all_fail[p] else TOKENIZER.decode(y.tolist()))
+    G = rollout.mask.size(1)
+    tokens, mask = (x.unflatten(0, (-1, G)) for x in encode(texts, rollout.mask.device))
+    given = mask & all_fail[:, None, None] & ((tokens == MARKER_ID).cumsum(-1) > 0)
+    trained = replace(rollout, tokens=tokens, mask=mask, given=given, probs=None, hidden=None)
+    trained.logprobs = response_logprobs(rollout.model, trained)
+    return on_tokens(trained, likelihood(rollout).A[..., :1])  # it is the same for all tokens
+
+
+def substituted_up(rollout: Rollout) -> Rollout:
+    """substituted, but nothing is pushed down in all-fail groups: true answers end all texts."""
+    trained = substituted(rollout)
+    all_fail = (rollout.rewards == 0).all(1)[:, None, None]
+    return on_tokens(trained, torch.where(all_fail, trained.A.clamp(min=0.0), trained.A))
+
+
+def log_likelihoods(trained: Rollout) -> Tensor:
+    """ln L_i, (P, G), of what grpo.answered returns; 0 for a response without a marker."""
+    return trained.logprobs.masked_fill(~trained.given, 0.0).sum(-1)
+
+
+def dense(rollout: Rollout) -> Rollout:
+    """A_{i,t} = (L_i - mean of the other L_j) / (sd + eps), on all sampled tokens.
+
+    L and sd as in verifree, and all 0 in the same groups. The sampled answer is trained, with the
+    advantage of its reasoning; the true answer is not.
+    """
+    trained = answered(rollout)
+    L = log_likelihoods(trained).exp() * trained.given.any(-1)  # (P, G)
+    G = L.size(1)
+    mu = L.mean(1, keepdim=True)
+    sd = (mu * (1 - mu)).sqrt()
+    A = G / max(G - 1, 1) * centre(L) / (sd + 1e-6)
+    return on_tokens(rollout, A.masked_fill(mu > 0.999, 0.0))
+
+
+def log_likelihood(rollout: Rollout) -> Rollout:
+    """The logarithm of L as the reward, in every group. arXiv 2602.03979.
+
+        A_{i,t} = (ln L_i - mean) / (deviation + eps) on z#;  1 on the true answer and its end
+
+    The texts and L are verifree's. A response without a marker has no L: it gets the smallest ln L
+    of its group. If no response of the group has a marker, all get 0.
+    """
+    trained = answered(rollout)
+    log_L = log_likelihoods(trained)
+    least = log_L.amin(1, keepdim=True)  # 0 if none has a marker: no logarithm is above 0
+    log_L = torch.where(trained.given.any(-1), log_L, least)
+    return on_tokens(trained, torch.where(trained.given, 1.0, standardise(log_L)[..., None]))
+
+
+ALL = [nthr_eta0, random_sparing, prefix_baseline, shuffled_L, substituted, substituted_up]
+ALL += [dense, log_likelihood]
+CONTROLS = {control.__name__: control for control in ALL} | {"critic_bounded": CriticBounded}
+CONTROLS_LOSS = {"prefix_baseline": {"aggregate": "constant"}}  # as LOSS in advantages.py
+
+
+def add_controls() -> None:
+    """Lets train.py's command line take the controls."""
+    VARIANTS.update(CONTROLS)
+    LOSS.update(CONTROLS_LOSS)
