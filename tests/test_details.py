@@ -11,10 +11,13 @@ import torch
 import advantages
 import grpo
 import train
+from advantages import VARIANTS
+from grpo import policy_loss, response_logprobs, token_weights, update
 from model import GPT
 from tasks import ADD, SUM, TASKS, held_out
-from test_grpo import MIXED, ONE, by_loops, close, nthr_at, problem, random_rollout, sample
-from test_grpo import score_at, scripted, tiny_gpt
+from test_grpo import FAIL, FIELDS, FORMULAS, MIXED, ONE, PASS, POISON, REAL, V, apply, by_loops
+from test_grpo import close, logprobs_alone, nthr_at, problem, random_rollout, sample, score_at
+from test_grpo import scripted, tiny_gpt
 
 
 def test_first_weights():
@@ -62,6 +65,108 @@ def test_tensors_are_made_where_the_model_is(monkeypatch):
             likelihood = grpo.answer_likelihood(x).tolist()
             runs.append([x.rewards.tolist(), metrics, likelihood, trained.A.tolist()])
     assert runs[0] == runs[1]
+
+
+# ---- Variants, sampling and the update
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_changes_no_input_and_has_no_gradient(name):
+    """Changed rewards falsify the metrics; a gradient through A is another algorithm."""
+    rollout = random_rollout([MIXED, FAIL, PASS, ONE])
+    before = random_rollout([MIXED, FAIL, PASS, ONE])
+    for field in ("rewards", "logprobs", "probs", "hidden", "bias", "L"):
+        getattr(rollout, field).requires_grad_()
+    assert not apply(name, rollout).A.requires_grad
+    assert rollout.A is None and rollout.given is None and not rollout.solved
+    for field in FIELDS:
+        close(getattr(rollout, field), getattr(before, field), 0)
+
+
+def test_verifree_teaches_nothing_where_nothing_is_left_to_learn():
+    """L of 1 gives a deviation of 0: rounding over eps would be trained on."""
+    x = random_rollout([ONE, MIXED])
+    x.end[:, :, 0] = True
+    x.logprobs[x.end] = 0.0
+    assert not apply("verifree", x).A.any()
+    x.end[:] = False
+    assert not apply("verifree", x).A.any()
+
+
+def test_tokens_are_drawn_from_the_recorded_distribution():
+    """With a top-k or at another temperature pi_old is not what is recorded."""
+    rollout = sample(tiny_gpt(), (2,), G=8000, temperature=0.7, max_new_tokens=1)
+    close(rollout.tokens.flatten().bincount(minlength=V) / 8000, rollout.probs[0, 0, 0], 0.03)
+    assert sample(tiny_gpt()).texts == sample(tiny_gpt()).texts != sample(tiny_gpt(), seed=1).texts
+
+
+def test_repeat_interleave_keeps_the_responses_of_a_prompt_together():
+    """repeat in place of repeat_interleave: a prompt gets the responses to its neighbours."""
+    rollout = sample(tiny_gpt().double(), (3, 8, 4, 8), G=3, task=SUM, temperature=0)
+    first = rollout.probs[:, :, 0]  # greedy: all responses to a prompt are the same
+    close(first, first[:, :1].expand(4, 3, V))
+    assert not torch.isclose(first[0], first[1]).all()
+    assert all(len({*group}) == 1 for group in rollout.texts)
+
+
+@pytest.mark.parametrize("aggregate", ["token", "response", "constant"])
+@pytest.mark.parametrize("minibatches", [1, 2, 3, 9])
+def test_minibatches_add_up_to_the_loss_of_the_rollout(minibatches, aggregate, monkeypatch):
+    """Divided by its own tokens a mini-batch of short responses counts as much as a long one."""
+    model = tiny_gpt().double()
+    rollout = sample(model)
+    rollout.A = A = torch.randn(4, 4, 1) * rollout.mask.double()
+    rollout.logprobs += 0.2 * torch.randn_like(A)
+    weights = token_weights(rollout.mask, aggregate, rollout.max_length)
+    loss = policy_loss(response_logprobs(model, rollout), rollout.logprobs, A, weights)
+    gradients = torch.autograd.grad(loss, model.parameters())
+
+    def backward(optimizer, loss, max_norm):  # and no step: the gradients add up
+        loss.backward()
+        return torch.tensor(0.0)
+
+    monkeypatch.setattr(grpo, "descend", backward)
+    metrics = update(model, None, rollout, minibatches, aggregate)
+    assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-6)
+    close([weight.grad for weight in model.parameters()], [*gradients])
+
+
+# ---- (6) Updates
+def test_padding_and_longer_neighbours_change_no_loss_or_gradient():
+    """Attention to padding: what a response teaches depends on who stands beside it."""
+    model = tiny_gpt().double()
+    rollout = sample(model)
+    A = torch.randn_like(rollout.logprobs)
+    weights = token_weights(rollout.mask)
+    alone = logprobs_alone(model, rollout)
+    rollout.tokens[~rollout.mask] = V - 1  # any padding
+    together = response_logprobs(model, rollout)
+    losses = [policy_loss(x, rollout.logprobs, A, weights) for x in (together, alone)]
+    close(*losses)
+    close(*[torch.autograd.grad(loss, model.parameters()) for loss in losses])
+
+
+@pytest.mark.parametrize("poison", [*POISON[:3], 1e300])
+@pytest.mark.parametrize("poisoned", [0, 1, 2])  # logprobs, old_logprobs or A
+def test_nan_in_the_padding_reaches_no_loss_or_gradient(poisoned, poison):
+    """One NaN makes the loss NaN, and then every weight; 0 * inf in a gradient does too."""
+    rollout = random_rollout([MIXED, ONE, FAIL, REAL])
+    results = []
+    for padding in (0.0, poison):
+        rows = [rollout.logprobs + 0.4, rollout.logprobs.clone(), apply("critic", rollout).A]
+        rows[poisoned][~rollout.mask] = padding
+        loss = policy_loss(*[x.requires_grad_() for x in rows], token_weights(rollout.mask))
+        results.append([loss, *torch.autograd.grad(loss, rows)])
+    close(*results, 0)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_equal_rewards_give_exactly_zero(name):
+    """Rounding divided by eps would train on nothing; only what a formula states may depart."""
+    for G in (1, 3, 7):
+        rewards = [[r] * G for r in (0.0, 0.1, 0.7, 1.0)]
+        rollout = random_rollout(rewards, T=1, dtype=torch.float32)
+        rollout.bias[:] = 0.0  # which `critic` adds everywhere, by design
+        by_design = by_loops(rollout, FORMULAS.get(name, FORMULAS["grpo"])).abs() > 1e-6
+        assert torch.equal(apply(name, rollout).A != 0, by_design)
 
 
 # ---- The tasks
