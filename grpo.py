@@ -26,9 +26,8 @@ The expected gradient stays; with b near the expected reward its estimates usual
 (docs/gradients.md). What does depend on y is no baseline: it adds a term of its own to the expected
 gradient, a bias. The mean reward of the other responses of the group is a baseline. GRPO takes the
 mean mu of the whole group: r_i - mu = (G-1)/G (r_i - mean of the others), so only the scale
-changes. (PPO trains a second network, the value function, to predict b.) Dividing by sigma, the
-group's standard deviation, changes the objective: prompts with a small sigma count more. The result
-is the advantage A.
+changes. Dividing by sigma, the group's standard deviation, changes the objective: prompts with a
+small sigma count more. The result is the advantage A.
 
 After the first optimiser step the samples are still those of pi_old, but the policy has moved.
 Importance sampling corrects an expectation over samples of another distribution:
@@ -51,12 +50,9 @@ Departures from the original, arXiv 2402.03300, and why:
 - No KL term unless `kl` > 0, as in DAPO and Dr. GRPO: the reward is exact, there is no reward model
   whose errors could be exploited. It is the verifier's 0 or 1, with nothing for the format.
 - The clip range may differ below and above; one variant uses that.
-- A rollout gives four optimiser steps, each on a mini-batch of its groups. (At the first, pi_theta
-  is still pi_old.) The original's experiments make one: `minibatches=1`.
+- A rollout gives four optimiser steps, each on a mini-batch of groups; the original's gives one.
 - Groups without an advantage have no gradient and are not read. If there is no other group, there
   is no optimiser step, for Adam's momentum would move the weights even then.
-- A token counts 1 / (tokens of the rollout), so the losses of the mini-batches add up to that of
-  the rollout.
 - Every gradient is scaled down to one length, `max_grad_norm`, for nearly all are longer than 0.01.
   So a variant decides the direction of a step, and the learning rate alone its length. A limit of 1
   cuts the gradients of some variants and not of others, and then the limit is compared.
@@ -109,8 +105,8 @@ def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=Non
     """Samples G responses to each of P >= 1 problems and scores them. Returns a Rollout.
 
     model: GPT; task: Task; problems: list[Problem]; generator: torch.Generator or None. Temperature
-    0 is greedy. max_new_tokens: by default the length of the longest solution, and one for EOS; a
-    response that is cut off there, before its end-of-sequence token, gets reward 0 in any case.
+    0 is greedy; its logprobs and probs are of temperature 1. max_new_tokens: by default the length
+    of the longest solution, and one for EOS; what is cut off there, before its end, gets reward 0.
 
     The mask is found from the ends: the number of ends before a token is 0 up to the first end.
         tokens 5 # 5 $ 7 $    ends 0 0 0 1 0 1    ends before 0 0 0 0 1 1    mask 1 1 1 1 0 0
@@ -122,10 +118,8 @@ def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=Non
     mask = ends.cumsum(-1) - ends.int() == 0
     logprobs = probs.gather(-1, tokens[..., None])[..., 0].log().masked_fill(~mask, 0.0)
     texts = [[y.split(EOS)[0] for y in TOKENIZER.decode_batch(rows)] for rows in tokens.tolist()]
-    # A response that was cut off gets 0.
-    rewards = judge(task.reward, problems, texts).to(prompts.device) * ends.any(-1)
+    rewards = judge(task.reward, problems, texts).to(prompts.device) * ends.any(-1)  # cut off: 0
     about = {"prompts": prompts, "problems": problems, "texts": texts, "model": model}
-    # For greedy responses logprobs and probs are those of temperature 1.
     return Rollout(tokens, mask, rewards, logprobs, probs, h, temperature or 1.0, T, **about)
 
 
@@ -221,10 +215,8 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2)
     The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
     1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way keeps
     its gradient. weights: those of token_weights; where they are 0, the padding may hold anything.
-
-    Why is it about 0 at the first update? There the ratio is 1. If the A_i of a group sum to 0, as
-    in `grpo`, and all responses have one length, their sum is 0. The value means nothing. The
-    gradient does: at ratio 1 it is that of the weighted sum of -A log pi_theta.
+    At ratio 1 the gradient is that of the weighted sum of -A log pi_theta. The value means nothing:
+    advantages that sum to 0 make it about 0 (docs/questions.md).
     """
     # Before the exponential: masked after it, a NaN of the padding would still be in the gradient.
     padding = weights == 0

@@ -4,8 +4,7 @@ The usual transformer: embeddings, pre-norm blocks of causal attention and an ML
 unembedding. A column is a position in a row, and a token's position vector is that of its column.
 Rows are padded on the right and attention is causal, so no token of a response looks at padding.
 All heads share one head of keys and values (multi-query attention, arXiv 1911.02150): sampling is
-bound by memory, and with four heads this makes the cache four times smaller. (Measured: with keys
-and values for each head, sampling takes 2.1 times as long.)
+bound by memory, so with keys and values for each head it takes 2.1 times as long (measured).
 
 Shapes: P prompts of Lp tokens, G responses each, B = P*G rows, T tokens of a response; L tokens
 that are read at once, C columns that they may look at; D width, d = D / heads, V vocabulary.

@@ -220,9 +220,7 @@ def number(kind: type, low: float, high: float = 10**9, multiple: int | None = N
 def parse_arguments(argv: list[str]) -> Namespace:
     """The command line as settings. SystemExit(2) after a line on standard error if it is bad."""
     devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
-    about = (
-        "Trains a small GPT on arithmetic by GRPO, and writes what happens to a folder of --out."
-    )
+    about = "Trains a small GPT on arithmetic by GRPO; what happens is written to a folder of --out"
     # Without the usage an error is one line.
     cli = ArgumentParser("train.py", SUPPRESS, about, formatter_class=ArgumentDefaultsHelpFormatter)
     add = cli.add_argument
