@@ -8,7 +8,7 @@ advantage says which tokens are to be said more often, and by how much.
 What may be changed. With A_i = r_i the mean push is the gradient of the expected reward. A number
 that does not depend on the response, a baseline, may be subtracted: the probabilities of all
 responses add up to 1 whatever the weights, so pushing all of them alike has no effect on the mean.
-(The mean of the whole group depends on r_i a little, and that only shortens the push: by (G-1)/G.)
+(The mean of the whole group has r_i in it: that only shortens the push, to (G-1)/G of its length.)
 What else depends on the response changes the mean push too: that is a bias (grpo.py has the
 algebra). Dividing by sigma is one; measured, it hardly turns the gradient.
 
@@ -230,13 +230,12 @@ def ngrpo(rollout: Rollout) -> Rollout:
 def likelihood(rollout: Rollout) -> Rollout:
     """The true answer's likelihood as a dense reward: experiment 5 of this line of research.
 
-        r_i becomes L_i = pi(true answer | x, reasoning of y_i) in all-fail groups; then as in grpo
+        r_i becomes L_i = pi(#, true answer, end | x, reasoning) in all-fail groups; then as in grpo
 
     The hope: reasoning is good if it makes the true answer likely (grpo.answer_likelihood). What is
     trained stays the sampled tokens, the incorrect answer among them; only their weight changes.
-    Dividing by sigma makes small differences of L count like large ones, as long as sigma is above
-    eps. All-pass groups: all 0.
-    Reported: degraded; it joins arbitrary reasoning to a correct answer.
+    Dividing by sigma makes small differences of L count like large ones, if sigma is above eps.
+    All-pass groups: all 0. Reported: degraded; it joins arbitrary reasoning to a correct answer.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     L = answer_likelihood(rollout)  # (P, G)
@@ -252,15 +251,17 @@ def verifree(rollout: Rollout) -> Rollout:
         J = E_z[ E_answer[r] ] = E_z[ L(z) ]
         grad J = E_z[ L(z) grad ln pi(z#) + grad L(z) ],   grad L = L grad ln pi(a, end | x, z#)
 
-    So the sampled tokens z# are pushed by L minus a baseline, and the true answer and its end,
-    which grpo.answered puts behind them, by L itself. No sampled answer adds noise:
+    (Unlike in `likelihood`, # is given, and L is of the sampling temperature.) So the sampled z# is
+    pushed by L minus a baseline, and the true answer and its end, which grpo.answered puts behind
+    it, by L itself. No sampled answer adds noise:
 
         A_{i,t} = (L_i - mean of the other L_j) / (sd + eps)   on z#
         A_{i,t} = L_i / (sd + eps)                             on the true answer and its end
 
     mu is the group's mean of L, and sd = sqrt(mu (1 - mu)) the deviation of rewards with this mean:
     it weighs prompts as grpo does. (The paper does not divide.) Without a marker L is 0. z#a may be
-    longer than a response may be: this J ignores that limit. All L = 0, or mu > 0.999: all 0.
+    longer than a response may be: this J ignores that. All 0 if all L are 0, or if mu > 0.999, for
+    there sd is near 0, or NaN by rounding.
     Reported: as good as a verifier or better, and no verifier is needed.
     """
     trained = answered(rollout)
@@ -308,14 +309,14 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
     push those tokens less that would do this most.
 
         sbar_i   = mean over the tokens of correct response i of s_{i,k}        s: nthr_scores
-        tau      = min_{i correct} sbar_i                                       Eq. 8, beta = 1
+        tau      = min_{i correct} sbar_i                   Eq. 8; its factor beta is 1
         selected = tokens of incorrect responses with s_{j,k'} > tau
         A_{j,k'} = eta A_j if selected, else A_j as in grpo; eta = 2 |p - 1/2|  section 7.3
 
     p is the share of correct responses; with one or seven of eight correct eta is 0.75. For example
     V = 3, every h is 1, pi is (.2, .4, .4) for the first token and (.1, .3, .6) for the second:
 
-        correct response 0 2:     s = 0.84,  0.14     tau = their mean, 0.49
+        correct response 0 2:     s = 0.84,  0.14     sbar = 0.49, the only one, so tau = 0.49
         incorrect response 0 1:   s = 0.84, -0.56     the first token is selected: p = 1/2, eta = 0
 
     So the incorrect response keeps -1 on its second token and has 0 on the one that both share.

@@ -53,8 +53,8 @@ Departures from the original, arXiv 2402.03300, and why:
 - A rollout gives four optimiser steps, each on a mini-batch of groups; the original's gives one.
 - Groups without an advantage have no gradient and are not read. If there is no other group, there
   is no optimiser step, for Adam's momentum would move the weights even then.
-- Every gradient is scaled down to one length, `max_grad_norm`, for nearly all are longer than 0.01.
-  So a variant decides the direction of a step, and the learning rate alone its length. A limit of 1
+- A gradient longer than `max_grad_norm`, 0.01, is scaled down to it, and nearly all are longer. So
+  a variant decides the direction of a step, and the learning rate alone its length. A limit of 1
   cuts the gradients of some variants and not of others, and then the limit is compared.
 """
 
@@ -200,7 +200,7 @@ def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None
 
 
 def ratios(logprobs, old_logprobs, clip_low=0.2, clip_high=0.2) -> tuple[Tensor, Tensor]:
-    """ratio_{i,t} and clipped_{i,t} of policy_loss, (P, G, T). No ratio is infinite or 0."""
+    """ratio_{i,t} and clipped_{i,t} of policy_loss, (P, G, T). ln ratio is within -20 and 20."""
     ratio = (logprobs - old_logprobs).clamp(-20, 20).exp()
     return ratio, ratio.clamp(1 - clip_low, 1 + clip_high)
 
@@ -254,15 +254,14 @@ def update(
     minibatches: their number, or fewer if fewer groups are read. clip: clip_low and clip_high, as
     of policy_loss. A token counts by the whole rollout, so at fixed weights the losses of the mini-
     batches add up to the rollout's. kl > 0 adds kl * KL(pi_theta || pi_reference) by k3, with the
-    same weights (arXiv 2402.03300, Eq. 3 and 4).
+    same weights, but of sampled tokens alone (arXiv 2402.03300, Eq. 3 and 4).
 
     Returns numbers that were measured before each optimiser step, 0 if there was none:
         loss           with the KL term, summed over the mini-batches
         clip_fraction  the share of tokens whose gradient the clip stopped
         approx_kl      KL(pi_old || pi_theta) by k3, mean over tokens
         grad_norm      before it is scaled down, mean over optimiser steps
-    Shares and means over tokens, and the KL term, are of the sampled tokens that were read; a token
-    counts in them as it does in the loss.
+    Shares and means are over the sampled tokens that were read, each weighted as in the loss.
     """
     A = rollout.A
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)
@@ -273,7 +272,7 @@ def update(
     parts = [part for part in groups.tensor_split(minibatches) if len(part)]
     sums = torch.zeros(4, device=A.device)
     for part in parts:
-        old = rollout.logprobs[part]
+        old = rollout.logprobs[part].masked_fill(~rollout.mask[part], 0.0)
         logprobs = response_logprobs(model, rollout, part)  # 5 read
         loss = policy_loss(logprobs, old, A[part], weights[part], **clip)  # 6 loss
         if kl > 0:
@@ -282,7 +281,8 @@ def update(
         grad_norm = descend(optimizer, loss, max_grad_norm)  # 7 step
         w = sampled[part] / sampled[groups].sum()
         ratio, clipped = ratios(logprobs, old, **clip)
-        clip_fraction = (w * (clipped * A[part] < ratio * A[part])).sum()  # it changes the min
+        stopped = clipped * A[part] < ratio * A[part]  # the min is constant there: no gradient
+        clip_fraction = (w * stopped).sum()
         approx_kl = (w * k3(logprobs - old)).sum()
         sums += torch.stack([loss, clip_fraction, approx_kl, grad_norm / len(parts)]).detach()
     return dict(zip(("loss", "clip_fraction", "approx_kl", "grad_norm"), sums.tolist()))

@@ -7,14 +7,13 @@ from the right; a step is the sum of two digits and the carry, written with two 
       347+  285=12,13,06# 632    7+5 = 12: write 2, carry 1;  4+8+1 = 13;  3+2+1 = 06
 
 The answer is the last step, followed by the second digits of the others, read from right to left:
-06, then 3, then 2. So the answer can be read off the steps. A response is checked in three ways:
+06, then 3, then 2. So the answer can be read off the steps. A response is checked in three ways,
+always as a string, so any text that a model may write can be judged:
 
     response           12,13,06# 632  12,13,06# 642  12,14,06# 642  12,14,06# 632
     reward             1              0              0              1   the answer is correct
     reasoning_correct  yes            yes            no             no  the steps are correct
     coherent           yes            no             yes            no  the steps give the answer
-
-The checks compare strings, so any text that a model may write can be judged.
 
 Prompts and steps have their columns: numbers are right-aligned in fields of fixed width, all steps
 have two digits, a space stands for an answer's leading zero. So step k stands in the same column in
