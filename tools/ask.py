@@ -46,10 +46,8 @@ if __name__ == "__main__":
         examples = ", ".join(prompt.replace(" ", "").strip("=") for prompt in held.values())
         parser.error(f"{options.problem} is not a problem like one of these: {examples}")
     print(f"{problem.prompt} has the solution {problem.solution}")
-    for samples, temperature in ((4, 1.0), (1, 0.0)):
+    for kind, samples, temperature in (("sampled", 4, 1.0), ("greedy", 1, 0.0)):
         rollout = sample_rollout(model, task, [problem], samples, temperature)
         for text, reward in zip(rollout.texts[0], rollout.rewards[0]):
             reasoning = "correct" if task.reasoning_correct(problem, text) else "incorrect"
-            print(
-                f"temperature {temperature:.0f}: {text}  reward {reward:.0f}, reasoning {reasoning}"
-            )
+            print(f"{kind}: {text}  reward {reward:.0f}, reasoning {reasoning}")
