@@ -2,10 +2,11 @@
 
 import argparse
 import csv
+import os
 import subprocess
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from itertools import product, repeat
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -16,8 +17,15 @@ import train
 from tools.common import ROOT, pyplot, read_rows
 
 TABLES = ROOT / "docs" / "tables"
-REPLICATES = 12  # base models with a seed each
-SEEDS = range(1, REPLICATES + 1)
+FAMILIES = {  # matplotlib's colour map: what has shades of it, in every picture
+    "Blues": ["rloo", "dr_grpo", "reinforce", "prefix_baseline"],
+    "Greens": ["pos_only", "half", "nthr", "nthr_eta0", "random_sparing"],
+    "Oranges": ["negative", "ngrpo", "culling"],
+    "Purples": ["critic", "critic_bounded", "compensation"],
+    "Reds": ["verifree", "log_likelihood", "verifree_undivided"],
+    "RdPu": ["likelihood", "dense", "shuffled_L"],
+    "YlOrBr": ["substituted", "substituted_up"],
+}
 
 
 def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -36,10 +44,15 @@ def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
     return train.parse_arguments([*argv, "--out", f"{out}/{task}-{seed}", *more])
 
 
-def commit() -> str:
-    """The short name of the commit that is checked out; "?" outside a repository."""
-    command = ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]
+def commit(*paths: str) -> str:
+    """The short name of the last commit, or of the last that touched these paths; "?" if none."""
+    command = ["git", "-C", ROOT, "log", "-1", "--format=%h", "--", *paths]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "?"
+
+
+def written(row: dict) -> dict[str, str]:
+    """A row as it stands in a CSV: floats with five digits."""
+    return {name: f"{x:.5g}" if isinstance(x, float) else str(x) for name, x in row.items()}
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
@@ -52,16 +65,23 @@ def write_rows(path: Path, rows: list[dict]) -> None:
         names = dict.fromkeys(name for row in rows for name in row)
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{x:.5g}" if isinstance(x, float) else x for k, x in row.items()})
+        writer.writerows(written(row) for row in rows)
     part.replace(path)
 
 
-def fill(path: Path, measure, jobs, processes: int) -> None:
-    """Adds the rows that measure(*job) yields, job by job. Jobs have one thread each."""
+def side_by_side(function, jobs, processes: int):
+    """Yields function(*job) of each job when it is done. Jobs have one thread each, and AVX2."""
+    os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")  # read when a new process imports torch
+    os.environ.setdefault("TQDM_DISABLE", "1")
     with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, [1]) as pool:
-        for rows in pool.map(listed, repeat(measure), jobs):
-            write_rows(path, read_rows(path) + rows)
+        for done in as_completed([pool.submit(function, *job) for job in jobs]):
+            yield done.result()
+
+
+def fill(path: Path, measure, jobs, processes: int) -> None:
+    """Adds the rows that measure(*job) yields, job by job."""
+    for rows in side_by_side(listed, [(measure, job) for job in jobs], processes):
+        write_rows(path, read_rows(path) + rows)
 
 
 def listed(measure, job: tuple) -> list[dict]:
@@ -99,6 +119,27 @@ def interval(values) -> tuple[float, float, float]:
     return mean, *stats.t.interval(0.95, len(values) - 1, mean, stats.sem(values))
 
 
+def sign_flips(values) -> float:
+    """The exact two-sided p of a mean that is 0 if each sign is as likely as the other.
+
+    The share of all 2^n ways to set the signs whose mean is at least as far from 0.
+    """
+    from scipy import stats  # here, because some studies do without it
+
+    how = {"permutation_type": "samples", "n_resamples": np.inf}
+    return stats.permutation_test([[*values]], np.mean, **how).pvalue
+
+
+def holm(p: dict, comparisons: int, level: float = 0.05) -> set:
+    """Which of p (name -> p) are significant after Holm's correction over this many comparisons."""
+    significant = set()
+    for i, name in enumerate(sorted(p, key=p.get)):
+        if p[name] > level / (comparisons - i):
+            break
+        significant.add(name)
+    return significant
+
+
 def shown(values: tuple[float, float, float], scale: float = 100, form: str = "+.1f") -> str:
     """What interval() returns, as text; without an interval the mean alone."""
     mean, low, high = (format(scale * value, form) for value in values)
@@ -117,8 +158,18 @@ def publish(path: Path, text: str) -> None:
 
 
 @contextmanager
-def picture(name: str, panels: int = 1, **settings):
+def picture(name: str | Path, panels: int = 1, rows: int = 1, **settings):
     """The axes to draw on, an array if there are several panels; then docs/<name> is written."""
-    figure, axes = pyplot().subplots(1, panels, layout="constrained", **settings)
+    figure, axes = pyplot().subplots(rows, panels, layout="constrained", **settings)
     yield axes
-    figure.savefig(ROOT / "docs" / name, dpi=100)
+    figure.savefig(ROOT / "docs" / name, dpi=120)
+
+
+def look(name: str) -> dict:
+    """Colour and line style of a variant or control; grpo is black, an unknown one magenta."""
+    for colours, names in FAMILIES.items():
+        if name in names:
+            i = names.index(name)
+            colour = pyplot().get_cmap(colours)(0.9 - 0.15 * i)
+            return {"color": colour, "linestyle": ["-", "--", "-.", ":", (0, (1, 3))][i]}
+    return {"color": "black" if name == "grpo" else "magenta", "linestyle": "-"}

@@ -116,19 +116,30 @@ def log_likelihoods(trained: Rollout) -> Tensor:
     return trained.logprobs.masked_fill(~trained.given, 0.0).sum(-1)
 
 
+def likelihoods(trained: Rollout) -> tuple[Tensor, Tensor]:
+    """L_i, and L_i - mean of the other L_j, (P, G) each, as in verifree."""
+    L = log_likelihoods(trained).exp() * trained.given.any(-1)
+    G = L.size(1)
+    return L, G / max(G - 1, 1) * centre(L)
+
+
+def verifree_undivided(rollout: Rollout) -> Rollout:
+    """verifree without the division by sd: the gradient of J itself, as in its paper."""
+    trained = answered(rollout)
+    L, above_others = likelihoods(trained)
+    return on_tokens(trained, torch.where(trained.given, L[..., None], above_others[..., None]))
+
+
 def dense(rollout: Rollout) -> Rollout:
     """A_{i,t} = (L_i - mean of the other L_j) / (sd + eps), on all sampled tokens.
 
     L and sd as in verifree, and all 0 in the same groups. The sampled answer is trained, with the
     advantage of its reasoning; the true answer is not.
     """
-    trained = answered(rollout)
-    L = log_likelihoods(trained).exp() * trained.given.any(-1)  # (P, G)
-    G = L.size(1)
+    L, above_others = likelihoods(answered(rollout))
     mu = L.mean(1, keepdim=True)
     sd = (mu * (1 - mu)).sqrt()
-    A = G / max(G - 1, 1) * centre(L) / (sd + 1e-6)
-    return on_tokens(rollout, A.masked_fill(mu > 0.999, 0.0))
+    return on_tokens(rollout, (above_others / (sd + 1e-6)).masked_fill(mu > 0.999, 0.0))
 
 
 def log_likelihood(rollout: Rollout) -> Rollout:
@@ -147,7 +158,7 @@ def log_likelihood(rollout: Rollout) -> Rollout:
 
 
 ALL = [nthr_eta0, random_sparing, prefix_baseline, shuffled_L, substituted, substituted_up]
-ALL += [dense, log_likelihood]
+ALL += [verifree_undivided, dense, log_likelihood]
 CONTROLS = {control.__name__: control for control in ALL} | {"critic_bounded": CriticBounded}
 CONTROLS_LOSS = {"prefix_baseline": {"aggregate": "constant"}}  # as LOSS in advantages.py
 

@@ -1,131 +1,82 @@
-"""Does a step make correct responses less likely? python -m studies.displacement [--seeds 1 2]
+"""Does a step make correct responses less likely? python -m studies.displacement [--seeds 4 5]
 
 Lazy likelihood displacement, arXiv 2505.18830: pushing incorrect responses down can drag correct
-ones along. Along grpo's run, at steps 0, 100, 200 and 400 (studies.runs keeps the weights),
-100 mixed groups each. For each group and arm, anew from these weights: g is the direction of an
-update on this group alone, minus the gradient of its loss; N+ is the number of correct responses i;
+ones along. With the weights at the end of grpo's run on `add`, 100 mixed groups of each base model.
+For each group and variant: g is the direction of an update on this group alone, minus the gradient
+of its loss at ratio 1; N+ is the number of correct responses i. A small step along g changes their
+mean log-likelihood, Eq. 2 there, in proportion to
 
-    slope      = <g, grad (1/N+) sum_{i correct} ln pi_theta(y_i|x)>
-    Delta(x)   = (1/N+) sum_{i correct} [ln pi_theta'(y_i|x) - ln pi_theta(y_i|x)]          Eq. 2
+    slope = <g, grad (1/N+) sum_{i correct} ln pi_theta(y_i|x)>
 
-with theta' = theta + rate g, plain SGD. A group is displaced if slope, or Delta, is negative. The
-slope is Delta to first order: no rate has to be chosen.
+A group is displaced if its slope is negative. No learning rate has to be chosen for that.
 
-Displacement depends on p, the share of correct responses, which grows during the run. So at the
-other steps the groups are chosen such that as many have each p as at step 400 of the same run. If
-300 rollouts have too few of a p, those that there are get more weight; a p without any is left out.
-
-docs/tables/displacement.csv has a row a task, base seed, step, arm and number of correct responses;
+docs/tables/displacement.csv has a row a base seed and variant or control: the share of its groups
+that are displaced. What is there is not measured again; a run of grpo that is missing is made.
 docs/tables/displacement.md is made from it alone.
 """
 
-from collections import Counter
-
-import numpy as np
 import torch
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from tqdm import tqdm
 
 from grpo import Rollout, response_logprobs
-from studies.common import SEEDS, TABLES, at, commit, complete, options
-from studies.common import percent, publish, settings
+from studies.common import TABLES, at, by_seed, commit, complete, interval, options
+from studies.common import percent, publish, shown
 from studies.gradients import FUNCTIONS, gradient, sampled
-from studies.runs import KEPT, kept
+from studies.runs import model_after
 from tools.common import markdown, read_rows
 
 ROWS = TABLES / "displacement.csv"
-ARMS = ("grpo", "pos_only", "nthr", "nthr_eta0", "half", "random_sparing")
-RATES = (1e-4, 1e-5)  # of SGD
-GROUPS = 100  # of a base model and step
+SEEDS = range(4, 10)  # base models
+NAMES = ("grpo", "pos_only", "nthr", "nthr_eta0", "half", "random_sparing")
+GROUPS = 100  # of a base model
 ROLLOUTS = 300  # at most, to find them in
 SEED = 1004  # of rollouts
-SHARES = ("slope", *(f"SGD {rate:g}" for rate in RATES))
 
 
-def of_correct(model, rollout: Rollout, p: int) -> torch.Tensor:
-    """The mean of ln pi(y_i|x) over the correct responses of group p, with gradient."""
-    return response_logprobs(model, rollout, [p]).sum(-1)[0][rollout.rewards[p] == 1].mean()
+def slopes(model, rollout: Rollout, p: int, advantages: torch.Tensor) -> torch.Tensor:
+    """Of group p: (names,); advantages (names, P, G, T)."""
+    logprobs = response_logprobs(model, rollout, [p])[0]  # (G, T)
+    uphill = gradient(model, logprobs.sum(-1)[rollout.rewards[p] == 1].mean())
+    # At ratio 1, up to the denominator.
+    return torch.stack([gradient(model, (A[p] * logprobs).sum()) @ uphill for A in advantages])
 
 
-def moved(model, rollout: Rollout, p: int, advantages: torch.Tensor) -> list[torch.Tensor]:
-    """Of group p and advantages (arms, P, G, T): slope, then Delta for each rate, (arms,) each."""
-    logprobs = response_logprobs(model, rollout, [p])[0]
-    losses = (advantages[:, p] * logprobs).sum((1, 2)) / rollout.mask[p].sum()  # (arms,)
-    before = of_correct(model, rollout, p)
-    g = torch.stack([gradient(model, loss) for loss in losses])  # (arms, N)
-    found = [g @ gradient(model, before)]
-    theta = parameters_to_vector(model.parameters()).detach().clone()
-    for rate in RATES:
-        after = []
-        for direction in g:
-            vector_to_parameters(theta + rate * direction, model.parameters())
-            after.append(of_correct(model, rollout, p).detach())
-        found.append(torch.stack(after) - before.detach())
-    vector_to_parameters(theta, model.parameters())
-    return found
-
-
-def groups(model, task: str, wanted: Counter | None = None):
-    """Yields GROUPS mixed groups: their number of correct responses, rollout, index, advantages.
-
-    wanted: how many of them with each number of correct responses; None: as they come.
-    """
-    left = Counter(wanted or {"of any number": GROUPS})
+def groups(model, task: str):
+    """Yields GROUPS mixed groups, or as many as there are: rollout, index, advantages."""
+    found = 0
     for rollout in sampled(model, task, SEED, ROLLOUTS):
-        advantages = torch.stack([FUNCTIONS[arm](rollout).A for arm in ARMS])  # (arms, P, G, T)
-        for p, n in enumerate(rollout.rewards.sum(1).int().tolist()):
-            kind = n if wanted else "of any number"
-            if 0 < n < rollout.rewards.size(1) and left[kind] > 0:
-                left[kind] -= 1
-                yield n, rollout, p, advantages
-        if not any(left.values()):
-            return
+        advantages = torch.stack([FUNCTIONS[name](rollout).A for name in NAMES])
+        share = rollout.rewards.mean(1)
+        for p in ((share > 0) & (share < 1)).nonzero()[:, 0].tolist():
+            yield rollout, p, advantages
+            found += 1
+            if found == GROUPS:
+                return
 
 
 def measure(task: str, seed: int, out: str):
-    """The rows of one base model: shares of groups that are displaced."""
-    late = None  # how many groups of step 400 have each number of correct responses
-    for step in reversed(KEPT):
-        model = kept(settings(task, seed, out), step)
-        found = {}  # number of correct responses -> of each such group a tensor (1 + rates, arms)
-        for n, *group in tqdm(groups(model, task, late), f"{task} {seed} {step}", GROUPS):
-            found.setdefault(n, []).append(torch.stack(moved(model, *group)))
-        late = late or Counter({n: len(values) for n, values in found.items()})
-        head = {"task": task, "seed": seed, "step": step, "commit": commit()}
-        for n, values in sorted(found.items()):
-            displaced = (torch.stack(values) < 0).float().mean(0).T.tolist()  # arms x (1 + rates)
-            for arm, numbers in zip(ARMS, displaced):
-                row = {"arm": arm, "correct": n, "groups": len(values)}
-                yield head | row | dict(zip(SHARES, numbers))
+    """The rows of one base model."""
+    model = model_after(task, "grpo", seed, out)
+    rows = tqdm(groups(model, task), f"{task} {seed}", GROUPS)
+    found = torch.stack([slopes(model, *group) for group in rows])
+    displaced = (found < 0).float().mean(0).tolist()
+    for name, share in zip(NAMES, displaced):
+        head = {"task": task, "seed": seed, "variant": name, "commit": commit()}
+        yield head | {"groups": len(found), "displaced": share}
 
 
-# ---- The table, from the CSV alone
-def shares(task: str, arm: str, step: int, column="slope", least=1) -> dict[int, float]:
-    """seed -> share of displaced groups, of those with at least so many correct responses."""
-    found = {}
-    for seed in SEEDS:
-        rows = at(read_rows(ROWS), task=task, arm=arm, seed=seed)
-        late = {row["correct"]: int(row["groups"]) for row in at(rows, step=400)}
-        now = [row for row in at(rows, step=step) if int(row["correct"]) >= least]
-        if now:
-            weights = [late[row["correct"]] for row in now]
-            found[seed] = np.average([float(row[column]) for row in now], weights=weights)
-    return found
-
-
-def table(task: str) -> str:
-    """Means over base models in %, with 95 % intervals."""
-    columns = {f"step {step}": {"step": step} for step in KEPT}
-    columns |= {f"step 400, {rate}": {"step": 400, "column": rate} for rate in SHARES[1:]}
-    columns["step 400, more than half correct"] = {"step": 400, "least": 5}
+def table(rows: list[dict]) -> str:
+    """Means over base models with 95 % t intervals, and paired differences from grpo."""
+    of_grpo = by_seed(rows, "displaced", variant="grpo")
     cells = []
-    for arm in ARMS:
-        texts = [percent(shares(task, arm, **column).values()) for column in columns.values()]
-        cells.append([f"`{arm}`", *texts])
-    return markdown(["displaced, %", *columns], cells)
+    for name in NAMES:
+        shares = by_seed(rows, "displaced", variant=name)
+        beside = shown(interval([share - of_grpo[seed] for seed, share in shares.items()]))
+        cells.append([f"`{name}`", percent(shares.values()), beside if name != "grpo" else ""])
+    return markdown(["variant or control", "displaced, %", "minus `grpo`, points"], cells)
 
 
 if __name__ == "__main__":
-    complete(ROWS, measure, options(__doc__, SEEDS, ("add", "mul")).parse_args())
-    tables = [f"## {task}\n\n{table(task)}\n" for task in ("add", "mul")]
-    publish(ROWS, "\n".join(["# Does a step make correct responses less likely?\n", *tables]))
+    complete(ROWS, measure, options(__doc__, SEEDS, ("add",)).parse_args())
+    text = table(at(read_rows(ROWS), task="add"))
+    publish(ROWS, f"# Does a step make correct responses less likely?\n\n{text}\n")

@@ -14,7 +14,7 @@ def jackknife(values: torch.Tensor, K: int) -> float:
 
 
 def replicates(G: torch.Tensor, U: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The measures of G (K, N) and U (K', N), and size = mean |g|^2: name -> (1 + K + K',).
+    """cosine, mean_cosine and snr of G (K, N) and U (K', N): name -> (1 + K + K').
 
     The first is that of all rollouts; then each of half A is left out; then each of half B.
     """
@@ -26,26 +26,26 @@ def replicates(G: torch.Tensor, U: torch.Tensor) -> dict[str, torch.Tensor]:
     both = torch.cat([G, U]).double()
     products = both @ both.T
     GG, GU, UU = products[:K, :K], products[:K, K:], products[K:, K:]
-    size = a @ GG.diag() / n
+    size = a @ GG.diag() / n  # mean |g|^2
     M = (((a @ GG) * a).sum(1) / n - size) / (n - 1)
     V = (((b @ UU) * b).sum(1) / k - b @ UU.diag() / k) / (k - 1)
-    found = {"M": M, "V": V, "size": size}
     M, V = (x if x[0] > 3 * jackknife(x, K) else x * torch.nan for x in (M, V))
-    cosines = (GU / GG.diag().sqrt()[:, None]).nan_to_num(0.0)  # <g, u> / |g|; 0 / 0 counts 0
-    found["one"] = ((a @ cosines) * b).sum(1) / (n * k) / V.sqrt()
-    found["bias"] = ((a @ GU) * b).sum(1) / (n * k) / (M * V).sqrt()
-    return found | {"signal": found["bias"] ** 2 * M / size}
+    lengths = GG.diag().sqrt()[:, None]
+    cosines = (GU / lengths).nan_to_num(0.0)  # <g, u> / |g|; 0 / 0 counts 0
+    cosine = ((a @ GU) * b).sum(1) / (n * k) / (M * V).sqrt()
+    mean_cosine = ((a @ cosines) * b).sum(1) / (n * k) / V.sqrt()
+    s = cosine**2 * M / size
+    return {"cosine": cosine, "mean_cosine": mean_cosine, "snr": s / (1 - s)}
 
 
 def measures(G: torch.Tensor, U: torch.Tensor, reference: dict) -> dict[str, float]:
-    """M, V, size, bias, one, signal of G (K, N) and U (K', N); and name_error, the error of each.
+    """cosine, mean_cosine, snr, ln_relative of G (K, N) and U (K', N); and name_error of each.
 
-    reference: the replicates of grpo, for one_minus_grpo and for log_worth, the logarithm of worth
-    on this base model. Both are paired differences.
+    ln_relative: the logarithm of snr over that of reference, the replicates of grpo. Both have the
+    same rollouts, so its error is that of a paired difference.
     """
     found = replicates(G, U)
-    found["one_minus_grpo"] = found["one"] - reference["one"]
-    found["log_worth"] = found["signal"].logit() - reference["signal"].logit()
+    found["ln_relative"] = (found["snr"] / reference["snr"]).log()
     errors = {f"{name}_error": jackknife(x, len(G)) for name, x in found.items()}
     return {name: x[0].item() for name, x in found.items()} | errors
 
@@ -53,8 +53,7 @@ def measures(G: torch.Tensor, U: torch.Tensor, reference: dict) -> dict[str, flo
 def resampled(values: list[float], errors: list[float]) -> tuple[float, float, float]:
     """Mean over base models, and its 95 % interval by resampling them. NaN are left out.
 
-    Of one base model: its value, and two of its errors to each side. worth is exp of the three
-    numbers of log_worth.
+    Of one base model: its value, and two of its errors to each side.
     """
     if len(values) == 1:
         return values[0], values[0] - 2 * errors[0], values[0] + 2 * errors[0]

@@ -65,9 +65,8 @@ def beside_trl(base: GPT) -> list[dict[str, float]]:
     theirs, tokenizer = trl.twin(base)
     ours = steps(base, "--minibatches", "1")
     problems = train.make_problems(ADD, held=False)
-    prompts, _ = encode(
-        [problem.prompt for problem in problems[:: len(problems) // 64][:64]], "cpu"
-    )
+    some = problems[:: len(problems) // 64][:64]
+    prompts, _ = encode([problem.prompt for problem in some], "cpu")
     given = (prompts, 8, trl.NEW_TOKENS, tokenizer.eos_token_id, 1.0, None)
     size = {"num_return_sequences": 8, "max_new_tokens": trl.NEW_TOKENS}
     same = size | {"do_sample": True, "top_k": 0}

@@ -1,61 +1,51 @@
 """The studies' arithmetic, on rows, groups and responses whose answers are known."""
 
-import json
+from copy import deepcopy
+from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector
 
 pytest.importorskip("scipy", reason="the studies need scipy: see studies/requirements.txt")
 import train  # noqa: E402
 from advantages import grpo, likelihood, standardise  # noqa: E402
-from grpo import answer_likelihood, policy_loss, response_logprobs  # noqa: E402
-from grpo import token_bias, token_weights  # noqa: E402
-from studies import common, compare, controls, displacement  # noqa: E402
-from studies import faithful, gradients, measures  # noqa: E402
+from grpo import answer_likelihood, policy_loss, response_logprobs, token_bias, update  # noqa: E402
+from studies import common, controls, displacement  # noqa: E402
+from studies import faithful, gradients, measures, passes  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
-from train import COLUMNS  # noqa: E402
 
 
-def test_measures_and_differences(tmp_path):
-    """Easy levels or steps without an evaluation that count; differences paired by order; an
-    interval that is not Student's."""
+def test_the_interval():
+    """An interval that is not Student's, or in which NaN count."""
     assert common.interval([1, 2, np.nan, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
-    levels = {"base_sampled_by_level": {2: 9, 3: 9, 4: 3, 5: 1}}
-    summary = dict.fromkeys(compare.SUMMARY, 0) | levels
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
-    steps = [dict.fromkeys(COLUMNS.split(), i) for i in range(1, 13)]
-    for i, step in enumerate(steps, 1):
-        step |= {"greedy": "" if i % 6 else i, "sampled_by_level": f"9 9 {i} 0"}
-    common.write_rows(tmp_path / "metrics.csv", steps)
-    row = compare.measures("add", tmp_path)
-    expected = {"base_hard": 2, "mean_sampled": 6.75, "mean_hard": 4.5, "entropy_last": 7.5}
-    assert {name: float(row[name]) for name in expected} == expected
-    values = "grpo 1 1, grpo 2 5, grpo@lr2 2 4, nthr 2 7, nthr 1 2, nthr@lr2 2 1, nthr 3 "
-    rows = [dict(zip(("arm", "seed", "x"), row.split(" "))) for row in values.split(", ")]
-    assert compare.differences(rows, "nthr", "x") == {1: 1, 2: 2}
-    assert compare.differences(rows, "nthr@lr2", "x") == {2: -3}
 
 
-def test_displaced_groups(monkeypatch):
-    """A direction that is not an arm's update, a step that stays, groups at another p."""
+def test_displaced_groups():
+    """A slope that is not what a small step of SGD does to the correct responses of the group."""
     model = tiny_gpt().double()
     x = sample(model, levels=(2, 3))
-    x.rewards = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]).double()
-    slope, large, small = displacement.moved(model, x, 1, torch.stack([grpo(x).A, -grpo(x).A]))
+    x.rewards = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]]).double()
+    found = displacement.slopes(model, x, 1, torch.stack([grpo(x).A, -2 * grpo(x).A]))
     logprobs = response_logprobs(model, x)
-    weights = token_weights(x.mask[1:])
-    policy_loss(logprobs[1:], x.logprobs[1:], grpo(x).A[1:], weights).backward()
-    torch.optim.SGD(model.parameters(), lr=1e-4).step()
-    close(large[0], (response_logprobs(model, x) - logprobs)[1, 3].sum())  # of the correct one
-    assert (small / 1e-5).tolist() == pytest.approx(slope.tolist(), rel=0.05)
-    rows = [{"task": "add", "arm": "grpo", "seed": "1"} for _ in range(4)]
-    for row, text in zip(rows, ("0 3 10 0.5", "0 7 30 0.1", "400 3 60 0.2", "400 7 40 0.4")):
-        row |= zip(("step", "correct", "groups", "slope"), text.split())
-    monkeypatch.setattr(displacement, "read_rows", lambda path: rows)
-    assert displacement.shares("add", "grpo", 0) == {1: pytest.approx(0.6 * 0.5 + 0.4 * 0.1)}
+    ones = torch.ones_like(x.mask[1:], dtype=torch.double)
+    policy_loss(logprobs[1:], x.logprobs[1:], grpo(x).A[1:], ones).backward()
+    torch.optim.SGD(model.parameters(), lr=1e-6).step()
+    change = (response_logprobs(model, x) - logprobs)[1].sum(-1)
+    expected = (change[1] + change[3]).item() / 2 / 1e-6
+    assert found.tolist() == pytest.approx([expected, -2 * expected], rel=1e-3)
+
+
+def test_the_groups_that_are_looked_at(monkeypatch):
+    """Groups that are not mixed, or more than were asked for."""
+    x = sample(tiny_gpt(), levels=(2, 3, 4, 5))
+    x.rewards = torch.tensor([[0.0] * 4, [1.0, 0.0, 0.0, 0.0], [1.0] * 4, [1.0, 1.0, 1.0, 0.0]])
+    monkeypatch.setattr(displacement, "sampled", lambda *_: [x, x])
+    monkeypatch.setattr(displacement, "GROUPS", 3)
+    assert [p for _, p, _ in displacement.groups(None, "add")] == [1, 3, 1]
 
 
 def test_a_changed_step():
@@ -66,8 +56,6 @@ def test_a_changed_step():
         ("sum", "carry", [7, 8, 5, 1], "15,19,", "20#20"),
         ("add", "steps", [347, 285], "12,13,06", "# 632"),
         ("add", "begun", [347, 285], "12,13,", "06# 632"),
-        ("add", "last", [347, 285], "12,13,07", "# 732"),
-        ("add", "longest", [347, 285], "12,13,07", "# 732"),
         ("mul", "carry", [347, 8], "56,27,", "26#2676"),
         ("mul", "digit", [347, 8], "56,38,27", "#2786"),
     ):
@@ -96,9 +84,11 @@ def test_measures_of_gradients():
     m, v, noise = torch.randn(3, 300)
     v += m
     M, V, size = m @ m, v @ v, m @ m + 4 * noise @ noise
-    true = {"M": M, "V": V, "size": size, "bias": m @ v / (M * V).sqrt()}
-    true |= {"one": true["bias"] * (M / size).sqrt(), "signal": true["bias"] ** 2 * M / size}
-    true["one_minus_grpo"] = true["one"] - true["bias"]  # as if grpo had no noise
+    cosine = m @ v / (M * V).sqrt()
+    uphill = cosine**2 * M  # |the part of the mean along v|^2; all else is noise
+    true = {"cosine": cosine, "mean_cosine": cosine * (M / size).sqrt()}
+    true["snr"] = uphill / (size - uphill)
+    true["ln_relative"] = (true["snr"] / (uphill / (M - uphill))).log()  # over one without noise
     squares = torch.zeros(len(true))
     for _ in range(60):
         G, U = (x + 2 * noise * torch.randn(30, 300) for x in (m, v))
@@ -106,27 +96,53 @@ def test_measures_of_gradients():
         found = measures.measures(G, U, reference)
         squares += torch.tensor([(found[x] - true[x]) / found[f"{x}_error"] for x in true]) ** 2
         no_m, no_v = (measures.measures(*x, reference) for x in ((G - m, U), (G, U - v)))
-        assert str((no_m["bias"], no_v["one"])) == "(nan, nan)"
+        assert str((no_m["cosine"], no_v["mean_cosine"])) == "(nan, nan)"
     assert all(0.4 < x / 60 < 2.2 for x in squares), squares  # about 1 each
 
 
-def test_gradients():
-    """A vector that is not minus the gradient of its loss, or a group that is read and lost."""
+def test_where_a_step_goes():
+    """A direction that is not the one in which update() moves the weights; a group not read."""
     model = tiny_gpt().double()
-    rollout = sample(model, levels=(2, 5, 4, 3, 5, 4))
-    rollout.rewards = torch.tensor([*torch.eye(4).tolist(), [0.0] * 4, [1.0] * 4]).double()
-    names = ("grpo", "dr_grpo", "reinforce", "negative", "ngrpo", "verifree", "substituted")
-    arms = {name: gradients.ARMS[name] for name in names}
-    found = gradients.gradients(model, rollout, gradients.weighted(rollout, arms))
-    assert found.keys() == arms.keys()
-    for name, (f, how) in arms.items():
-        x = f(rollout)
-        weights = token_weights(x.mask, how, x.max_length)
-        loss = policy_loss(response_logprobs(model, x), x.logprobs, x.A, weights)
-        close(found[name], -gradients.gradient(model, loss))
-        assert found[name].any()
-    alone = gradients.vectors(model, [rollout, rollout], arms["verifree"])
-    close(alone, found["verifree"].expand(2, -1))
+    x = sample(model, levels=(2, 5, 4, 3, 5, 4))
+    x.rewards = torch.tensor([*torch.eye(4).tolist(), [0.0] * 4, [1.0] * 4]).double()
+    for name in ("grpo", "reinforce", "negative", "ngrpo", "verifree"):
+        trained = gradients.FUNCTIONS[name](x)
+        loss = {"aggregate": "token"} | gradients.LOSSES.get(name, {})
+        moved = deepcopy(model)
+        sgd = torch.optim.SGD(moved.parameters(), lr=1.0)
+        update(moved, sgd, trained, minibatches=1, max_grad_norm=1e9, **loss)
+        both = [parameters_to_vector(y.parameters()).detach() for y in (moved, model)]
+        g = gradients.direction(model, trained, loss["aggregate"])
+        assert g.any()
+        close(g, both[0] - both[1])
+    x.rewards = torch.zeros(6, 4).double()
+    assert not gradients.direction(model, grpo(x)).any()
+
+
+def test_dots(monkeypatch):
+    """A mean of ratios that is not geometric; an effect of another task, rate or control."""
+    values = (("half", 1), ("half", 3), ("critic_160", -2), ("dense", 3))
+    row = {"task": "add", "ln_relative_error": 0}
+    rows = [row | {"variant": x, "ln_relative": y} for x, y in values]
+    x = {"task": "add", "variant": "half", "own": True, "significant": True}
+    found = [x | {"average": (0.02, 0, 0)}, x | {"variant": "critic", "average": (-0.1, 0, 0)}]
+    for other in ({"task": "mul"}, {"own": False}, {"variant": "dense"}):
+        found.append(x | {"average": (0.5, 0, 0)} | other)
+    monkeypatch.setattr(gradients, "read_rows", lambda path: rows)
+    monkeypatch.setattr(gradients, "effects", lambda *_: found)
+    expected = {"half": (np.exp(2), 2.0, True), "critic": (np.exp(-2), -10.0, True)}
+    assert {y: pytest.approx(z) for y, z in gradients.dots("add").items()} == expected
+
+
+def test_pass_at_k():
+    """An estimate that is not the share of all subsets of k samples with a correct one."""
+    correct = np.array([0, 1, 3, 6])
+    for k in (1, 2, 4, 6):
+        shares = []
+        for c in correct:
+            subsets = [*combinations([True] * c + [False] * (6 - c), k)]
+            shares.append(np.mean([any(subset) for subset in subsets]))
+        assert passes.pass_at(k, correct, 6) == pytest.approx(np.mean(shares))
 
 
 def test_spared_tokens():
@@ -207,6 +223,8 @@ def test_dense_and_log_likelihood():
     rollout = of_sums()
     rollout.problems[1] = problem(TASKS["sum"], [7, 8, 6], 3)
     x = controls.log_likelihood(rollout)
+    undivided = controls.verifree_undivided(rollout)
+    assert decoded(undivided) == decoded(x)
     assert decoded(x)[1] == ["15,21#21$", "05,20#21$", "1$", "#21$"]
     for p in range(2):
         log_L = x.logprobs[p].masked_fill(~x.given[p], 0.0).sum(1)
@@ -220,6 +238,8 @@ def test_dense_and_log_likelihood():
         expected = (log_L - log_L.mean()) / (log_L.std(correction=0) + 1e-6)
         close(x.A[p, :, 0], expected, 1e-4)
         assert (x.A[p][x.given[p]] == 1).all()
+        plain = torch.where(x.given[p], log_L.exp()[:, None], others[:, None])
+        close(undivided.A[p], plain.masked_fill(~x.mask[p], 0.0), 1e-5)
     none = scripted(rollout.problems, [["15,20", "1", "2", ""]] * 2)
     none.model = rollout.model
     assert not controls.log_likelihood(none).A.any() and not controls.dense(none).A.any()
