@@ -1,9 +1,9 @@
 """A page to look at training, token by token: python -m tools.explore
 
-Follows a default run of grpo and one of nthr on `add` and on `mul`. Every 25 steps it keeps the
-metrics and, for one held-out problem of each level, a group of eight responses with what every
-variant but verifree says of their tokens. The problem is the first that the base model solves in
-one of eight responses, or the first of all. A critic is trained beside the run, for `critic`.
+Follows a default run of grpo and one of verifree on `add` and on `mul`. Every 25 steps it keeps the
+metrics and, for one held-out problem of each level, a group of eight responses with what variants
+say of their tokens. The problem is the first that the base model solves in one of eight responses,
+or the first of all.
 
 Writes docs/explore.html, which needs no network: the template tools/explore.html with the data.
 Ten minutes on one core.
@@ -11,21 +11,19 @@ Ten minutes on one core.
 
 import inspect
 import json
-from functools import partial
 from itertools import chain, product
 
 import torch
 from tqdm import tqdm
 
 import train
-from advantages import VARIANTS, Critic, nthr_scores, on_tokens, standardise
-from grpo import Rollout, sample_rollout, token_bias
-from model import GPT
+from advantages import VARIANTS, nthr_scores
+from grpo import Rollout, sample_rollout
 from tasks import EOS, TASKS
 from tools.common import ROOT
 
-# verifree trains other tokens than the sampled ones, which the page shows.
-NAMES = [name for name in VARIANTS if name != "verifree"]
+# verifree trains other tokens than the sampled ones, which the page shows; critic needs a network.
+NAMES = [name for name in VARIANTS if name not in ("verifree", "critic")]
 
 
 def by_token(values: torch.Tensor, mask: torch.Tensor) -> list:
@@ -34,17 +32,10 @@ def by_token(values: torch.Tensor, mask: torch.Tensor) -> list:
     return [row if len(set(row)) > 1 else row[0] for row in rows]
 
 
-def judged_by(network: GPT, rollout: Rollout) -> Rollout:
-    """What `critic` returns with this network, which stays as it is."""
-    A = standardise(rollout.rewards)[..., None]
-    return on_tokens(rollout, A + token_bias(network, rollout))
-
-
-def records(rollout: Rollout, network: GPT) -> list[dict]:
-    """What the page shows of each group. network: the critic's."""
+def records(rollout: Rollout) -> list[dict]:
+    """What the page shows of each group."""
     numbers = {"pi": rollout.logprobs.exp(), "s": nthr_scores(rollout)}
-    variants = VARIANTS | {"critic": partial(judged_by, network)}
-    numbers |= {name: variants[name](rollout).A for name in NAMES}
+    numbers |= {name: VARIANTS[name](rollout).A for name in NAMES}
     groups = []
     for i, mask in enumerate(rollout.mask):
         group = {name: by_token(x[i], mask) for name, x in numbers.items()}
@@ -60,20 +51,17 @@ def follow(name: str, variant: str) -> dict:
     task = TASKS[name]
     held = train.make_problems(task, held=True)
     model = train.base_model(args)
-    critic = Critic(train.new_model(args, outputs=1), args.lr)
     # 1: solved at least once.
     solved = dict(zip(held, sample_rollout(model, task, held, 8).rewards.amax(1).tolist()))
     problems = [max((p for p in held if p.level == n), key=solved.get) for n in task.levels]
     kept = []
     base = {"step": 0} | train.evaluate(model, task, "greedy", temperature=0)
     base |= train.evaluate(model, task, "sampled", temperature=1)
-    for rollout, _, row in tqdm(chain([(None, None, base)], train.train(args, model)), variant):
-        if rollout:
-            critic(rollout)
+    for *_, row in tqdm(chain([(base,)], train.train(args, model)), variant):
         if "greedy" in row:
             rng = torch.Generator().manual_seed(0)  # the same random numbers at every step
             shown = sample_rollout(model, task, problems, 8, generator=rng)
-            kept.append(row | {"groups": records(shown, critic.network)})
+            kept.append(row | {"groups": records(shown)})
     return {"problems": problems, "kept": kept}
 
 
@@ -86,5 +74,5 @@ def page(runs: dict[str, dict]) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    runs = {f"{t}-{v}": follow(t, v) for t, v in product(("add", "mul"), ("grpo", "nthr"))}
+    runs = {f"{t}-{v}": follow(t, v) for t, v in product(("add", "mul"), ("grpo", "verifree"))}
     (ROOT / "docs" / "explore.html").write_text(page(runs))

@@ -1,16 +1,12 @@
 """The variants inside a production trainer: TRL's GRPOTrainer with the advantages of VARIANTS.
 
     python -m tools.trl_variants --variant negative
-    python -m tools.trl_variants --variant negative --model NAME_OR_PATH --dataset FILE.jsonl
 
-The first line trains the base model of `add`, as a transformers model, for 20 steps; the second any
-causal language model. Printed are the mean reward and the share of all-fail groups on held-out
-prompts, before and after. All other flags are those of TRL's GRPOConfig, such as --max_steps.
+trains the base model of `add`, as a transformers model, for 20 steps. Printed are the mean reward
+and the share of all-fail groups on held-out prompts, before and after. All other flags are those of
+TRL's GRPOConfig, such as --max_steps.
 
-A line of the file is {"prompt": ..., "answer": ...}; a prompt is text or a list of messages. A
-response is correct if it ends by itself and has one "#", behind which the answer stands exactly.
-
-With rewards of your own, 0 or 1, in a program of your own in the repository's folder:
+A language model, with rewards of your own, 0 or 1, in a program in the repository's folder:
 
     from tools.trl_variants import VariantTrainer, trl_settings
 
@@ -24,7 +20,7 @@ from functools import partial
 
 import torch
 from datasets import Dataset
-from transformers import AutoTokenizer, GPTBigCodeConfig, GPTBigCodeForCausalLM
+from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM
 from transformers import HfArgumentParser, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
@@ -32,7 +28,6 @@ from trl.trainer.utils import split_tensor_dict
 from advantages import LOSS, VARIANTS
 from grpo import Rollout
 from tasks import ADD, EOS, PAD, TOKENIZER, Problem
-from tools.common import markdown
 from train import base_model, make_problems, parse_arguments
 
 # What some variants do beside their function.
@@ -42,7 +37,8 @@ LOSS_TYPE = {"token": "bnpo", "response": "grpo", "constant": "dr_grpo"}  # TRL'
 # Settings for this project's model; 512 rows are 64 groups of 8, 296 a 13th of the held-out ones.
 ROWS = {"per_device_train_batch_size": 512, "per_device_eval_batch_size": 296, "bf16": False}
 NEW_TOKENS = len(ADD.longest.solution) + 1
-OWN = ROWS | {"max_completion_length": NEW_TOKENS, "learning_rate": 3e-4, "output_dir": "runs/trl"}
+OWN = ROWS | {"max_completion_length": NEW_TOKENS, "output_dir": "runs/trl"}
+OWN |= {"learning_rate": 3e-4, "max_grad_norm": 0.01}
 
 
 def twin(model) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
@@ -151,23 +147,16 @@ if __name__ == "__main__":
     parser = HfArgumentParser(GRPOConfig, usage="trl_variants [--variant NAME] [flags]")
     names = [name for name in VARIANTS if name not in ALSO]
     parser.add_argument("--variant", choices=names, default="grpo", help="the advantages")
-    parser.add_argument("--model", help="a causal language model; default: this project's")
-    parser.add_argument("--dataset", help="a file of JSON lines; default: the problems of add")
     cli, _ = parser.parse_known_args()
-    parser.set_defaults(max_steps=20, **trl_settings(cli.variant), **({} if cli.model else OWN))
+    parser.set_defaults(max_steps=20, **trl_settings(cli.variant), **OWN)
     config, _ = parser.parse_args_into_dataclasses()
-    if cli.model:
-        tokenizer = AutoTokenizer.from_pretrained(cli.model)
-    else:
-        cli.model, tokenizer = twin(base_model(parse_arguments([])))
+    model, tokenizer = twin(base_model(parse_arguments([])))
     # Training and held-out.
     data = [Dataset.from_list([p._asdict() for p in make_problems(ADD, h)]) for h in (False, True)]
-    if cli.dataset:
-        data = Dataset.from_json(cli.dataset).train_test_split(0.1, seed=0).values()
-    parts = (cli.model, partial(verifier, tokenizer), config, *data, tokenizer)
-    trainer = VariantTrainer(cli.variant, *parts)
+    reward = partial(verifier, tokenizer)
+    trainer = VariantTrainer(cli.variant, model, reward, config, *data, tokenizer)
     before = trainer.evaluate()
     trainer.train()
     after = trainer.evaluate()
-    rows = [[n, f"{before[n]:.3f}", f"{after[n]:.3f}"] for n in ("eval_reward", "eval_all_fail")]
-    trainer.accelerator.print(markdown(["held-out prompts", "before", "after"], rows))
+    for name in ("eval_reward", "eval_all_fail"):
+        trainer.accelerator.print(f"{name}: {before[name]:.3f} before, {after[name]:.3f} after")
