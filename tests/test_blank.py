@@ -1,4 +1,4 @@
-"""tools.blank as a student runs it; tests/check_assignment.py runs the assignment."""
+"""tools.blank as a student runs it; docs/grade.py runs the assignment."""
 
 import ast
 import shutil

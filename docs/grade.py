@@ -1,7 +1,7 @@
-"""Checks docs/assignment.md, or grades: python tests/check_assignment.py [FOLDER OF A STUDENT]
+"""Checks docs/assignment.md, or grades: python docs/grade.py [FOLDER OF A STUDENT]
 
 Without a folder, for each part, while all later parts are blank: its command passes; it finds each
-mistake of tests/wrong_solutions.md by the test named there; on blank functions it fails. All in one
+mistake of docs/wrong_solutions.md by the test named there; on blank functions it fails. All in one
 process, in a copy of the project, whose modules are imported anew each time.
 """
 
@@ -33,7 +33,7 @@ class Failed(set):
 
 def failed(command: str) -> Failed:
     """What fails of a part's command. Not empty, too, if its tests cannot be run."""
-    for name in (*CORE, "test_grpo", "test_runs"):
+    for name in (*CORE, "test_grpo", "test_details", "test_runs"):
         sys.modules.pop(name, None)
     found = Failed()
     arguments = shlex.split(command)[3:]  # after python -m pytest
@@ -74,7 +74,7 @@ def amiss(wrong: list[tuple]):
 
 if __name__ == "__main__":
     sys.dont_write_bytecode = True  # two versions of a file may have the same size and second
-    wrong = [*mistakes(Path("tests/wrong_solutions.md").read_text())]
+    wrong = [*mistakes(Path("docs/wrong_solutions.md").read_text())]
     points = re.findall(r"^### .*\((\d+) points", Path("docs/assignment.md").read_text(), re.M)
     handed_in = [Path(folder, f"{name}.py").resolve() for folder in sys.argv[1:2] for name in CORE]
     with tempfile.TemporaryDirectory() as copy:
