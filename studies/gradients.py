@@ -42,8 +42,9 @@ from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 
 import train
-from advantages import LOSS, VARIANTS, Critic, grpo, rloo
-from grpo import Rollout, policy_loss, response_logprobs, sample_rollout, token_weights
+from advantages import LOSS, VARIANTS, Critic, grpo, on_tokens, rloo, standardise
+from grpo import Rollout, policy_loss, response_logprobs, sample_rollout, token_bias
+from grpo import token_weights
 from studies.common import TABLES, at, commit, complete, look, options, picture, publish
 from studies.common import settings, shown
 from studies.controls import CONTROLS, CONTROLS_LOSS
@@ -52,7 +53,6 @@ from studies.measures import measures, replicates, resampled
 from studies.pictures import WIDTH, name_lines
 from tasks import TASKS
 from tools.common import markdown, read_rows
-from tools.explore import judged_by
 
 ROWS = TABLES / "gradients.csv"
 SEEDS = range(4, 16)  # base models
@@ -93,6 +93,12 @@ def direction(model, trained: Rollout, aggregate: str = "token") -> torch.Tensor
     logprobs = response_logprobs(model, trained, groups)
     loss = policy_loss(logprobs, trained.logprobs[groups], trained.A[groups], weights)
     return -gradient(model, loss)
+
+
+def judged_by(network, rollout: Rollout) -> Rollout:
+    """What `critic` returns with this network, which stays as it is."""
+    A = standardise(rollout.rewards)[..., None]
+    return on_tokens(rollout, A + token_bias(network, rollout))
 
 
 def critics(args, model) -> dict:
