@@ -451,6 +451,7 @@ def test_the_learning_rate_rises_and_falls(monkeypatch):
     rates = []
     for _, trained, _ in train.train(args, train.new_model(args)):
         assert update.call_args.args[2] is trained
+        assert isinstance(update.call_args.args[1], torch.optim.Adam)
         rates.append(update.call_args.args[1].param_groups[0]["lr"])
     assert rates == pytest.approx([0.5 * min(n / 10, (21 - n) / 20) for n in range(1, 21)])
 

@@ -41,7 +41,7 @@ def test_defaults_and_limits():
 def test_numbers_by_hand():
     """A formula above could repeat the mistake of the code; these numbers do not."""
     rollout = random_rollout([[1] + [0] * 7, [0] * 8], T=1)
-    first = {name: apply(name, rollout).A[..., 0].tolist() for name in VARIANTS}
+    first = {name: apply(name, rollout).A[..., 0].tolist() for name in ("grpo", "ngrpo")}
     assert first["grpo"][0] == pytest.approx([math.sqrt(7)] + [-math.sqrt(1 / 7)] * 7, abs=1e-4)
     assert first["ngrpo"][0] == pytest.approx([1.871] + [-0.535] * 7, abs=5e-4)
     assert first["ngrpo"][1] == pytest.approx([-1 / math.sqrt(8)] * 8, abs=1e-5)
