@@ -1,31 +1,23 @@
-"""What two studies need: options, CSV tables, intervals, figures."""
+"""What two studies need: options, CSV tables, jobs side by side, intervals, pages."""
 
 import argparse
 import csv
 import os
-import subprocess
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import torch
+from scipy import stats
 
 import train
-from tools.common import ROOT, pyplot, read_rows
+from tools.common import ROOT, markdown, read_rows
 
 TABLES = ROOT / "docs" / "tables"
-FAMILIES = {  # matplotlib's colour map: what has shades of it, in every picture
-    "Blues": ["rloo", "dr_grpo", "reinforce", "prefix_baseline"],
-    "Greens": ["pos_only", "half", "nthr", "nthr_eta0", "random_sparing"],
-    "Oranges": ["negative", "ngrpo", "culling"],
-    "Purples": ["critic", "critic_bounded", "compensation"],
-    "Reds": ["verifree", "log_likelihood", "verifree_undivided"],
-    "RdPu": ["likelihood", "dense", "shuffled_L"],
-    "YlOrBr": ["substituted", "substituted_up"],
-}
+SIX = range(4, 10)  # base models
+TWELVE = range(4, 16)
 
 
 def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -44,19 +36,14 @@ def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
     return train.parse_arguments([*argv, "--out", f"{out}/{task}-{seed}", *more])
 
 
-def commit(*paths: str) -> str:
-    """The short name of the last commit, or of the last that touched these paths; "?" if none."""
-    command = ["git", "-C", ROOT, "log", "-1", "--format=%h", "--", *paths]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "?"
-
-
+# ---- Rows
 def written(row: dict) -> dict[str, str]:
     """A row as it stands in a CSV: floats with five digits."""
     return {name: f"{x:.5g}" if isinstance(x, float) else str(x) for name, x in row.items()}
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
-    """Writes the rows, floats with five digits; what a row does not have is empty.
+    """Writes the rows; what a row does not have is empty.
 
     Other processes may read the file meanwhile: they find the old one or the new one, whole.
     """
@@ -78,56 +65,59 @@ def side_by_side(function, jobs, processes: int):
             yield done.result()
 
 
-def fill(path: Path, measure, jobs, processes: int) -> None:
-    """Adds the rows that measure(*job) yields, job by job."""
-    for rows in side_by_side(listed, [(measure, job) for job in jobs], processes):
-        write_rows(path, read_rows(path) + rows)
-
-
-def listed(measure, job: tuple) -> list[dict]:
-    """The rows of a job: another process cannot hand back a generator."""
-    return [*measure(*job)]
-
-
-def complete(path: Path, measure, args) -> None:
-    """Adds the rows that measure(task, seed, args.out) yields, of what has no row yet."""
+def complete(path: Path, measure, args) -> list[dict[str, str]]:
+    """All rows, after adding measure(task, seed, args.out), a list, of what has no row yet."""
     there = {(row["task"], row["seed"]) for row in read_rows(path)}
-    jobs = [(task, seed, args.out) for task, seed in product(args.tasks, args.seeds)]
-    fill(path, measure, [job for job in jobs if (job[0], str(job[1])) not in there], args.jobs)
+    left = [job for job in product(args.tasks, args.seeds) if (job[0], str(job[1])) not in there]
+    for rows in side_by_side(measure, [(*job, args.out) for job in left], args.jobs):
+        write_rows(path, read_rows(path) + rows)
+    return read_rows(path)
 
 
 def at(rows: list[dict], **head) -> list[dict]:
     """The rows with these entries."""
-    return [row for row in rows if all(row[name] == str(x) for name, x in head.items())]
+    return [row for row in rows if all(str(row[name]) == str(x) for name, x in head.items())]
 
 
 def by_seed(rows: list[dict], column: str, **head) -> dict[int, float]:
     """seed -> value of a column, of the rows with these entries; empty and NaN are left out."""
-    there = [row for row in at(rows, **head) if row.get(column, "") not in ("", "nan")]
+    there = [row for row in at(rows, **head) if str(row.get(column, "")) not in ("", "nan")]
     return {int(row["seed"]): float(row[column]) for row in there}
 
 
-def interval(values) -> tuple[float, float, float]:
-    """Mean and its t interval, without NaN among the values; NaN NaN if fewer than two differ."""
-    from scipy import stats  # here, because some studies do without it
+def paired(rows: list[dict], column: str, ours: dict, theirs: dict) -> tuple:
+    """A column of ours and of theirs, (n,) each: of the base models that have both."""
+    a = by_seed(rows, column, **ours)
+    b = by_seed(rows, column, **theirs)
+    both = [seed for seed in a if seed in b]
+    return np.array([a[seed] for seed in both]), np.array([b[seed] for seed in both])
 
-    values = np.array([*values], dtype=float)
-    values = values[~np.isnan(values)]
+
+# ---- Statistics
+def interval(values) -> tuple[float, float, float]:
+    """Mean and its 95 % t interval; NaN NaN if fewer than two differ."""
+    values = np.array([*values])
     mean = values.mean()
     if len(values) < 2 or values.std() == 0:
-        return mean, float("nan"), float("nan")
+        return mean, np.nan, np.nan
     return mean, *stats.t.interval(0.95, len(values) - 1, mean, stats.sem(values))
+
+
+def resampled(statistic, n: int) -> tuple[float, float, float]:
+    """statistic(indices) of all n, base models for one, and its 95 % interval by resampling."""
+    rng = np.random.default_rng(0)
+    found = [statistic(rng.integers(n, size=n)) for _ in range(1000)]
+    return statistic(range(n)), *np.nanquantile(found, [0.025, 0.975], method="inverted_cdf")
 
 
 def sign_flips(values) -> float:
     """The exact two-sided p of a mean that is 0 if each sign is as likely as the other.
 
-    The share of all 2^n ways to set the signs whose mean is at least as far from 0.
+    The share of all 2^n ways to set the signs whose sum is at least as far from 0.
     """
-    from scipy import stats  # here, because some studies do without it
-
-    how = {"permutation_type": "samples", "n_resamples": np.inf}
-    return stats.permutation_test([[*values]], np.mean, **how).pvalue
+    signs = np.array([*product((1, -1), repeat=len(values))])  # (2^n, n); the first has no minus
+    sums = abs(signs @ values)
+    return np.mean(sums >= sums[0] - 1e-9)  # equal ones may differ by rounding
 
 
 def holm(p: dict, comparisons: int, level: float = 0.05) -> set:
@@ -140,15 +130,25 @@ def holm(p: dict, comparisons: int, level: float = 0.05) -> set:
     return significant
 
 
+# ---- Text
 def shown(values: tuple[float, float, float], scale: float = 100, form: str = "+.1f") -> str:
-    """What interval() returns, as text; without an interval the mean alone."""
+    """What interval() or resampled() returns, as text; without an interval the mean alone."""
     mean, low, high = (format(scale * value, form) for value in values)
-    return mean if np.isnan(values[1]) else f"{mean} ({low} to {high})"
+    return f"{mean} ({low} to {high})" if values[1] < values[2] else mean
 
 
-def percent(values) -> str:
-    """Mean and interval of shares, in %; nothing if there are none."""
-    return shown(interval(values), form=".1f") if values else ""
+def summary(rows: list[dict]) -> str:
+    """Means over base models in %, with intervals: a line for each task and model or variant.
+
+    The columns of rows: task, seed, what a row is of, and shares.
+    """
+    _, _, of, *columns = rows[0]
+    lines = []
+    for task, name in dict.fromkeys((row["task"], row[of]) for row in rows):
+        shares = [by_seed(rows, column, **{"task": task, of: name}) for column in columns]
+        texts = [shown(interval(x.values()), form=".1f") if x else "" for x in shares]
+        lines.append([task, f"`{name}`", *texts])
+    return markdown(["task", of, *(column.replace("_", " ") for column in columns)], lines)
 
 
 def publish(path: Path, text: str) -> None:
@@ -157,19 +157,8 @@ def publish(path: Path, text: str) -> None:
     print(text)
 
 
-@contextmanager
-def picture(name: str | Path, panels: int = 1, rows: int = 1, **settings):
-    """The axes to draw on, an array if there are several panels; then docs/<name> is written."""
-    figure, axes = pyplot().subplots(rows, panels, layout="constrained", **settings)
-    yield axes
-    figure.savefig(ROOT / "docs" / name, dpi=120)
-
-
-def look(name: str) -> dict:
-    """Colour and line style of a variant or control; grpo is black, an unknown one magenta."""
-    for colours, names in FAMILIES.items():
-        if name in names:
-            i = names.index(name)
-            colour = pyplot().get_cmap(colours)(0.9 - 0.15 * i)
-            return {"color": colour, "linestyle": ["-", "--", "-.", ":", (0, (1, 3))][i]}
-    return {"color": "black" if name == "grpo" else "magenta", "linestyle": "-"}
+def study(text: str, path: Path, measure, tasks: tuple[str, ...]) -> list[dict[str, str]]:
+    """The command of a study of six base models; text: its docstring. Returns all rows."""
+    rows = complete(path, measure, options(text, SIX, tasks).parse_args())
+    publish(path, f"# {text.splitlines()[0]}\n\n{summary(rows)}\n")
+    return rows

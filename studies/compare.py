@@ -18,15 +18,15 @@ read: remove it when the core has changed. The columns, as shares unless another
     mean_sampled        accuracy at temperature 1, mean over the evaluations: the primary measure
     base_, final_       as in summary.json (docs/files.md), before and after training
     seconds_per_step    median
-    all_fail, entropy   means over the training steps; entropy in nats
+    all_fail            mean over the training steps
     scaled              share of training steps whose mean gradient norm was above the limit
 
 docs/tables/compare.md and four pictures are made from the two files alone. And:
 
     --finished               adds rows of runs that have finished in --out, and runs nothing
     --verify add grpo 4      makes a committed run again and says which columns agree
-    --variants mine other    trains these beside grpo, on --tasks and --seeds, and writes no table;
-                             --lr, and what else stands on the line, goes to train.py: --steps 100
+    --variants mine other    trains these beside grpo, on --tasks and --seeds, and writes no file of
+                             docs/; --lr, and what else stands on the line, goes to train.py
 """
 
 import json
@@ -37,19 +37,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from studies import pictures
-from studies.common import TABLES, at, interval, options, publish, shown, side_by_side
-from studies.common import write_rows, written
+from studies.common import SIX, TWELVE, at, options, publish, side_by_side, write_rows, written
 from studies.controls import CONTROLS
-from studies.effects import FIRST, FORMS, HEAD, NAMES, SEARCHED, TASKS
-from studies.effects import by_rate, chosen, differences, effects, to_try
+from studies.effects import CURVES, FIRST, FORMS, HEAD, NAMES, ROWS, SEARCHED, TASKS
+from studies.effects import by_rate, chosen, effect, effects, page, runs, table, to_try
 from studies.runs import is_finished, run
-from studies.tables import page
 from tools.common import read_rows
 
-ROWS = TABLES / "compare.csv"
-CURVES = TABLES / "curves.csv"
-SIX = range(4, 10)
-TWELVE = range(4, 16)
 FREE = "--clip-low 1 --clip-high 1e9 --max-grad-norm 1e9"
 SETS = {  # set: variants or controls, tasks, base models, flags
     "rates": ([name for name in NAMES if name in SEARCHED], TASKS, FIRST, ""),
@@ -59,32 +53,26 @@ SETS = {  # set: variants or controls, tasks, base models, flags
     "free": (["grpo", "compensation"], ["add"], SIX, FREE),
     "sum": (["grpo", "verifree"], ["sum"], SIX, ""),
 }
-TAKEN = ("base_sampled", "final_sampled", "final_greedy", "final_sampled_reasoning_correct")
-TAKEN += ("seconds_per_step",)  # of summary.json
+# Of summary.json.
+TAKEN = "base_sampled final_sampled final_greedy final_sampled_reasoning_correct seconds_per_step"
 
 
 # ---- What is run
-def rates(name: str, task: str, variant: str, seed: int, rows: list[dict]) -> list[float]:
-    """The learning rates of a set's runs, as far as they are chosen."""
-    if seed in FIRST:
-        return to_try(by_rate(rows, task, variant))
-    found = [chosen(rows, task, variant)]
-    if name == "variants":
-        found.append(chosen(rows, task, "grpo"))
-    return [lr for lr in dict.fromkeys(found) if lr]
-
-
 def jobs(name: str, rows: list[dict]):
-    """Yields (task, variant, lr, flags, seed) of a set's runs, in order of seed."""
+    """Yields (task, variant, lr, flags, seed) of a set's runs, in order of seed, once chosen."""
     variants, tasks, seeds, flags = SETS[name]
     for seed, variant, task in product(seeds, variants, tasks):
-        for lr in rates(name, task, variant, seed, rows):
+        rates = to_try(by_rate(rows, task, variant))
+        if seed not in FIRST:
+            beside = "grpo" if name == "variants" else variant
+            rates = [chosen(rows, task, variant), chosen(rows, task, beside)]
+        for lr in dict.fromkeys(lr for lr in rates if lr):
             yield task, variant, lr, flags, seed
 
 
 def missing(args) -> list[tuple]:
     """The runs of --set that have no row yet, each once, of --tasks and --seeds if given."""
-    rows = read_rows(ROWS)
+    rows = runs()
     there = {job_of(row) for row in rows}
     left = dict.fromkeys(one for name in args.set for one in jobs(name, rows) if one not in there)
     left = [one for one in left if not args.tasks or one[0] in args.tasks]
@@ -96,77 +84,65 @@ def job_of(row: dict) -> tuple:
     return row["task"], row["variant"], float(row["lr"]), row["flags"], int(row["seed"])
 
 
-def trained(*job) -> list[tuple[dict, dict]]:
-    """The row and the curve of a run, which is made if it is not there; none if it diverges."""
-    head = dict(zip((*HEAD, "seed"), job))
+def trained(*job) -> list[dict]:
+    """The row of a run, which is made if it is not there; none if it diverges."""
     try:
-        row, curve = measures(run(*job))
+        return [dict(zip((*HEAD, "seed"), job)) | measures(run(*job))]
     except FloatingPointError as error:
         print(*job, error)
         return []
-    return [(written(head | row), written(head | curve))]
 
 
 def fill(args) -> None:
     """Adds the rows of --set."""
     for _ in range(3):  # the grid; a value beyond it; what these choose
         left = [job for job in missing(args) if is_finished(*job) or not args.finished]
-        for done in side_by_side(trained, left, args.jobs):
-            add(done)
+        for new in side_by_side(trained, left, args.jobs):
+            add(new)
 
 
-# ---- What is kept of a run
-def measures(folder: Path) -> tuple[dict, dict]:
-    """The measures and the curve (step -> accuracy) of a run, from the files that it left."""
+def add(new: list[dict]) -> None:
+    """Adds rows to the two files, and puts these in order."""
+    rows = sorted([*runs(), *new], key=job_of)
+    heads = (*HEAD, "seed")
+    write_rows(ROWS, [{x: row[x] for x in row if not x.isdigit()} for row in rows])
+    write_rows(CURVES, [{x: row[x] for x in row if x.isdigit() or x in heads} for row in rows])
+
+
+def measures(folder: Path) -> dict[str, float]:
+    """The measures and the curve (step: accuracy) of a run, from the files that it left."""
     there = json.loads((folder / "summary.json").read_text())
     steps = read_rows(folder / "metrics.csv")
     curve = {step["step"]: float(step["sampled"]) for step in steps if step["sampled"]}
-    row = {"mean_sampled": float(np.mean([*curve.values()]))}
-    row |= {name: there[name] for name in TAKEN}
-    for name in ("all_fail", "entropy"):
-        row[name] = float(np.mean([float(step[name]) for step in steps]))
-    above = [float(step["grad_norm"]) > there["max_grad_norm"] for step in steps]
-    return row | {"scaled": float(np.mean(above))}, {"0": there["base_sampled"]} | curve
-
-
-def add(done: list[tuple[dict, dict]]) -> None:
-    """Adds rows and curves to the two files, and puts these in order."""
-    for path, new in zip((ROWS, CURVES), zip(*done)):
-        write_rows(path, sorted([*read_rows(path), *new], key=job_of))
+    found = {"mean_sampled": np.mean([*curve.values()])}
+    found |= {name: there[name] for name in TAKEN.split()}
+    found["all_fail"] = np.mean([float(step["all_fail"]) for step in steps])
+    found["scaled"] = np.mean([float(step["grad_norm"]) > there["max_grad_norm"] for step in steps])
+    return found | {"0": there["base_sampled"]} | curve
 
 
 # ---- One run again, and a variant of one's own
 def verify(task: str, variant: str, seed: str) -> None:
     """Makes the first committed run of these again and prints which columns agree."""
-    old = {}
-    for path in (CURVES, ROWS):
-        old |= at(read_rows(path), task=task, variant=variant, seed=seed)[0]
+    old = at(runs(), task=task, variant=variant, seed=seed)[0]
     with TemporaryDirectory() as out:
-        ((row, curve),) = next(side_by_side(trained, [(*job_of(old), out)], 1))
-    for name, text in (curve | row).items():
+        ((new,),) = side_by_side(trained, [(*job_of(old), out)], 1)
+    for name, text in written(new).items():
         print(f"{name:32} {text:10}", "agrees" if text == old[name] else f"differs: {old[name]}")
 
 
 def own(args, flags: list[str]) -> None:
-    """Trains variants beside grpo, prints the differences, and draws the curves into --out."""
+    """Trains variants beside grpo and prints the differences."""
     tasks = args.tasks or ["add"]
-    seeds = args.seeds or [*FIRST]
-    names = ["grpo", *args.variants]
-    runs = product(tasks, names, [args.lr], [" ".join(flags)], seeds, [args.out])
-    done = sum(side_by_side(trained, runs, args.jobs), [])
-    rows, curves = zip(*done)
+    rest = ([args.lr], [" ".join(flags)], args.seeds or FIRST, [args.out])
+    rows = sum(
+        side_by_side(trained, product(tasks, ["grpo", *args.variants], *rest), args.jobs), []
+    )
+    found = []
     for task, variant in product(tasks, args.variants):
-        ours = {"task": task, "variant": variant}
-        theirs = {"task": task, "variant": "grpo"}
-        average = shown(interval(differences(rows, "mean_sampled", ours, theirs)))
-        end = shown(interval(differences(rows, "final_sampled", ours, theirs)))
-        print(f"{variant} minus grpo on {task}, {len(seeds)} base models, in points:")
-        print(f"average accuracy during training {average}, at the end {end}")
-    path = Path(args.out, "own.png").resolve()
-    one = at(curves, seed=seeds[0])  # of each variant
-    panels = {task: pictures.named(one, task, names) for task in tasks}
-    pictures.grid(path, curves, panels, columns=3, height=3)
-    print(f"The curves are in {path}.")
+        ours = {"task": task, "variant": variant, "lr": args.lr}
+        found.append(effect(rows, ours, ours | {"variant": "grpo"}))
+    print(f"{table(found)}\n\nThe runs are in {args.out}; python -m tools.curves draws them.")
 
 
 def main() -> None:
@@ -185,11 +161,10 @@ def main() -> None:
     if args.verify:
         return verify(*args.verify)
     fill(args)
-    rows = read_rows(ROWS)
-    curves = read_rows(CURVES)
-    found = effects(rows, curves)
+    rows = runs()
+    found = effects(rows)
     publish(ROWS, page(rows, found))
-    pictures.draw(rows, curves, found)
+    pictures.draw(rows, found)
 
 
 if __name__ == "__main__":

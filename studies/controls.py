@@ -43,11 +43,6 @@ def random_sparing(rollout: Rollout) -> Rollout:
 
 
 # ---- Credit for tokens
-def alike(rollout: Rollout) -> Tensor:
-    """Whether responses i and j of a group have the same tokens up to t, (P, G, G, T)."""
-    return (rollout.tokens[:, :, None] == rollout.tokens[:, None]).cumprod(-1).bool()
-
-
 def prefix_baseline(rollout: Rollout) -> Rollout:
     """A_{i,t} = r_i - the mean reward of the other responses that are the same before t.
 
@@ -56,7 +51,8 @@ def prefix_baseline(rollout: Rollout) -> Rollout:
     """
     G = rollout.rewards.size(1)
     others = ~torch.eye(G, dtype=torch.bool, device=rollout.mask.device)[..., None]  # (G, G, 1)
-    before = pad(alike(rollout)[..., :-1], (1, 0), value=True) & others
+    same = rollout.tokens[:, :, None] == rollout.tokens[:, None]  # (P, G, G, T)
+    before = pad(same.cumprod(-1).bool()[..., :-1], (1, 0), value=True) & others
     counted = torch.where(before.any(2, keepdim=True), before, others).float()  # (P, G, G, T)
     r = rollout.rewards[:, None, :, None]
     baseline = (counted * r).sum(2) / counted.sum(2)  # (P, G, T)

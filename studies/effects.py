@@ -1,15 +1,23 @@
 """What the rows of studies.compare say: chosen rates, differences from grpo, speed of learning.
 
-rows are those of docs/tables/compare.csv, curves those of docs/tables/curves.csv, as read_rows
-returns them. Rates are chosen on base models 1 to 3; everything else is of the other base models.
+And the page that is made of it, docs/tables/compare.md. Rates are chosen on base models 1 to 3;
+everything else is of the other base models.
 """
+
+from functools import partial
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 
 from advantages import VARIANTS
-from studies.common import at, by_seed, holm, interval, sign_flips
+from studies.common import TABLES, at, by_seed, holm, interval, paired, resampled
+from studies.common import shown, sign_flips
 from studies.controls import CONTROLS
+from tools.common import markdown, read_rows
 
+ROWS = TABLES / "compare.csv"
+CURVES = TABLES / "curves.csv"
 TASKS = ("add", "mul")  # that variants are compared on
 FIRST = range(1, 4)  # base models that rates are chosen on
 GRID = (3e-4, 1.5e-4, 6e-4)
@@ -21,13 +29,18 @@ SEARCHED = [name for name in NAMES if name != "culling"] + FORMS + ["critic_boun
 HEAD = ("task", "variant", "lr", "flags")  # and the seed: what a row is of
 
 
+def runs() -> list[dict[str, str]]:
+    """Of each run its row in compare.csv and its row in curves.csv, which has the same place."""
+    return [row | curve for row, curve in zip(read_rows(ROWS), read_rows(CURVES), strict=True)]
+
+
 def by_rate(rows: list[dict], task: str, variant: str) -> dict[float, float]:
-    """rate -> average accuracy during training, of rates that have all of FIRST."""
+    """rate -> average accuracy during training in %, of rates that have all of FIRST."""
     found = {}
     for lr in RATES:
         values = by_seed(rows, "mean_sampled", task=task, variant=variant, lr=lr, flags="")
         if values.keys() >= {*FIRST}:
-            found[lr] = np.mean([values[seed] for seed in FIRST])
+            found[lr] = 100 * np.mean([values[seed] for seed in FIRST])
     return found
 
 
@@ -44,27 +57,7 @@ def chosen(rows: list[dict], task: str, variant: str) -> float | None:
     return max(found, key=found.get) if found.keys() >= {*to_try(found)} else None
 
 
-def differences(rows: list[dict], column: str, ours: dict, theirs: dict) -> list[float]:
-    """The first minus the second, of each base model that has both."""
-    a = by_seed(rows, column, **ours)
-    b = by_seed(rows, column, **theirs)
-    return [a[seed] - b[seed] for seed in a if seed in b]
-
-
-def evaluated(curves: list[dict]) -> np.ndarray:
-    """The training steps after which accuracy was measured, 0 first."""
-    return np.array([int(name) for name in curves[0] if name.isdigit()])
-
-
-def accuracies(curves: list[dict], **head) -> dict[int, np.ndarray]:
-    """seed -> sampled accuracy at each evaluation."""
-    found = {}
-    for row in at(curves, **head):
-        found[int(row["seed"])] = np.array([float(row[str(n)]) for n in evaluated(curves)])
-    return found
-
-
-def reached(steps: np.ndarray, curve: np.ndarray, level: float) -> float:
+def reached(steps: list[int], curve: np.ndarray, level: float) -> float:
     """The training step at which a curve, made monotone, has this level; infinity if it never has.
 
     Between two evaluations the curve is a straight line.
@@ -74,13 +67,13 @@ def reached(steps: np.ndarray, curve: np.ndarray, level: float) -> float:
         return np.inf
     k = int(np.argmax(curve >= level))  # the first evaluation that has it
     around = slice(max(k - 1, 0), k + 1)
-    return float(np.interp(level, curve[around], steps[around]))
+    return np.interp(level, curve[around], steps[around])
 
 
 def speed(steps, ours: np.ndarray, theirs: np.ndarray, share: float) -> tuple:
     """When ours has this share of what theirs gains in all, over when theirs has it; (n, steps).
 
-    Of the mean curves; then its 95 % interval by resampling the n base models.
+    Of the mean curves; with an interval.
     """
 
     def ratio(seeds):
@@ -89,51 +82,99 @@ def speed(steps, ours: np.ndarray, theirs: np.ndarray, share: float) -> tuple:
         level = b[0] + share * (b.max() - b[0])
         return reached(steps, a, level) / reached(steps, b, level)
 
-    n = len(ours)
-    rng = np.random.default_rng(0)
-    ratios = [ratio(rng.integers(n, size=n)) for _ in range(1000)]
-    return ratio(range(n)), *np.quantile(ratios, [0.025, 0.975], method="inverted_cdf")
+    return resampled(ratio, len(ours))
 
 
-def effect(rows: list[dict], curves: list[dict], ours: dict, theirs: dict) -> dict:
-    """A variant or control beside grpo. "rows" are its own; shares, not points."""
-    found = ours | {"rows": at(rows, **ours)}
-    average = differences(rows, "mean_sampled", ours, theirs)
-    found |= {"n": len(average), "p": sign_flips(average), "average": interval(average)}
-    found["end"] = interval(differences(rows, "final_sampled", ours, theirs))
-    a = accuracies(curves, **ours)
-    b = accuracies(curves, **theirs)
-    both = [seed for seed in a if seed in b]
-    a, b = (np.array([x[seed] for seed in both]) for x in (a, b))
-    found["half"] = speed(evaluated(curves), a, b, 0.5)
-    found["most"] = speed(evaluated(curves), a, b, 0.9)
-    a = by_seed(rows, "seconds_per_step", **ours)
-    b = by_seed(rows, "seconds_per_step", **theirs)
-    found["seconds"] = np.median([a[seed] / b[seed] for seed in a if seed in b])
-    return found
+def effect(rows: list[dict], ours: dict, theirs: dict) -> dict:
+    """A variant or control beside grpo. "rows" and "curves" are its own; shares, not points."""
+    a, b = paired(rows, "mean_sampled", ours, theirs)
+    found = ours | {"rows": at(rows, **ours), "n": len(a), "significant": False}
+    found |= {"average": interval(a - b), "p": sign_flips(a - b)}
+    found["end"] = interval(np.subtract(*paired(rows, "final_sampled", ours, theirs)))
+    found["seconds"] = np.median(np.divide(*paired(rows, "seconds_per_step", ours, theirs)))
+    steps = [int(name) for name in rows[0] if name.isdigit()]  # after which there is an accuracy
+    # (n, steps) each
+    a, b = np.transpose([paired(rows, str(step), ours, theirs) for step in steps], (1, 2, 0))
+    found |= {"half": speed(steps, a, b, 0.5), "most": speed(steps, a, b, 0.9)}
+    return found | {"steps": steps, "curves": a}
 
 
-def effects(rows: list[dict], curves: list[dict]) -> list[dict]:
+def effects(rows: list[dict]) -> list[dict]:
     """An effect for each variant or control, task, rate and flags; of each task the best first.
 
     "own": without flags, at the rate that was chosen for it. "significant": of variants at their
     own rate, after Holm's correction over all of these, those that have no rows yet included.
     """
     later = [row for row in rows if int(row["seed"]) not in FIRST]
-    curves = [row for row in curves if int(row["seed"]) not in FIRST]
     found = []
     for head in dict.fromkeys(tuple(row[name] for name in HEAD) for row in later):
         ours = dict(zip(HEAD, head))
         theirs = ours | {"variant": "grpo", "lr": chosen(rows, ours["task"], "grpo")}
-        if differences(later, "mean_sampled", ours, theirs):
-            x = effect(later, curves, ours, theirs)
+        if len(paired(later, "mean_sampled", ours, theirs)[0]):
+            x = effect(later, ours, theirs)
             own = chosen(rows, ours["task"], ours["variant"])
             found.append(x | {"own": not ours["flags"] and float(ours["lr"]) == own})
-    of_variants = [
-        x for x in found if x["own"] and x["task"] in TASKS and x["variant"] in NAMES[1:]
-    ]
-    p = {(x["task"], x["variant"]): x["p"] for x in of_variants}
+    compared = [x for x in found if x["own"] and x["variant"] in NAMES[1:]]
+    p = {(x["task"], x["variant"]): x["p"] for x in compared if x["task"] in TASKS}
     significant = holm(p, len(TASKS) * len(NAMES[1:]))
     for x in found:
         x["significant"] = x["own"] and (x["task"], x["variant"]) in significant
     return sorted(found, key=lambda x: (x["task"], -x["average"][0]))
+
+
+# ---- The page
+def mean(column: str, x: dict) -> str:
+    """Of a column itself, in %."""
+    return f"{100 * np.mean([float(row[column]) for row in x['rows']]):.1f}"
+
+
+def average(x: dict) -> str:
+    return f"**{shown(x['average'])}**" if x["significant"] else shown(x["average"])
+
+
+COLUMNS = {  # heading -> the text of an effect
+    "task": lambda x: x["task"],
+    "variant": lambda x: f"`{x['variant']}`",
+    "rate": lambda x: x["lr"],
+    "base models": lambda x: str(x["n"]),
+    "average accuracy": average,
+    "at the end": lambda x: shown(x["end"]),
+    "steps to half": lambda x: shown(x["half"], 1, ".2f").replace("inf", "not reached"),
+    "steps to 90 %": lambda x: shown(x["most"], 1, ".2f").replace("inf", "not reached"),
+    "seconds a step": lambda x: f"{x['seconds']:.2f}",
+    "all-fail": partial(mean, "all_fail"),
+    "reasoning correct": partial(mean, "final_sampled_reasoning_correct"),
+    "scaled": partial(mean, "scaled"),
+}
+
+
+def table(found: list[dict]) -> str:
+    """A line for each effect."""
+    lines = [[text(x) for text in COLUMNS.values()] for x in found]
+    return markdown([*COLUMNS], lines) if lines else "No rows yet."
+
+
+def rates(rows: list[dict]) -> str:
+    """The parameter study."""
+    lines = []
+    for task, variant in product(TASKS, SEARCHED):
+        texts = {lr: f"{x:.1f}" for lr, x in by_rate(rows, task, variant).items()}
+        best = chosen(rows, task, variant)
+        texts |= {best: f"**{texts[best]}**"} if best else {}
+        lines.append([task, f"`{variant}`", *(texts.get(lr, "") for lr in RATES)])
+    return markdown(["task", "variant", *(f"{lr:g}" for lr in RATES)], lines)
+
+
+def page(rows: list[dict], found: list[dict]) -> str:
+    """compare.md, in which a table stands for each {name}; found: what effects() returns."""
+    own = [x for x in found if x["own"]]
+    both = [x for x in own if x["task"] in TASKS]
+    parts = {
+        "variants": table([x for x in both if x["variant"] in NAMES]),
+        "same_rate": table([x for x in found if not x["own"] and not x["flags"]]),
+        "controls": table([x for x in both if x["variant"] not in NAMES]),
+        "free": table([x for x in found if x["flags"]]),
+        "shortcut": table(at(own, task="sum")),
+        "rates": rates(rows),
+    }
+    return Path(__file__).with_name("compare.md").read_text().format(**parts)

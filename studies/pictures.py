@@ -1,69 +1,85 @@
-"""The pictures of studies.compare, from docs/tables/compare.csv and docs/tables/curves.csv alone.
+"""How studies draw, and the pictures of studies.compare.
 
-A variant looks the same in all of them (studies.common); its name stands where its line ends.
+A variant looks the same in all pictures; its name stands where its line ends.
 """
+
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
-from studies.common import at, interval, look, picture
-from studies.effects import FORMS, HEAD, NAMES, RATES, TASKS, accuracies, by_rate
-from studies.effects import evaluated
+from studies.common import at, interval
+from studies.effects import FORMS, NAMES, RATES, TASKS, by_rate
+from tools.common import ROOT, pyplot
 
 SPLIT = ("critic", "culling")  # some runs collapse, others do not: single runs are drawn
+PAIR = ["grpo", "verifree"]
 ANSWERS = ["grpo", "likelihood", "verifree", *FORMS]
-DOTTED = {"color": "black", "linestyle": ":"}
-GREY = {"color": "0.6", "linestyle": "-"}
 WIDTH = 6.7  # inches: 804 pixels
 
 
-def line(ax, curves: list[dict], head: dict, how: dict) -> float:
-    """The mean curve in % with its 95 % t interval as a band; returns where it ends."""
-    runs = 100 * np.array([*accuracies(curves, **head).values()])  # (base models, steps)
-    mean, low, high = np.array([interval(values) for values in runs.T]).T
-    ax.plot(evaluated(curves), mean, linewidth=1.5, **how)
-    ax.fill_between(evaluated(curves), low, high, color=how["color"], alpha=0.2, linewidth=0)
-    if head["variant"] in SPLIT:
-        ax.plot(evaluated(curves), runs.T, linewidth=0.4, color=how["color"])
-    return mean[-1]
+# ---- What all studies draw with
+@contextmanager
+def picture(name: str | Path, panels: int = 1, rows: int = 1, **settings):
+    """The axes to draw on, an array if there are several panels; then docs/<name> is written."""
+    figure, axes = pyplot().subplots(rows, panels, layout="constrained", **settings)
+    yield axes
+    figure.savefig(ROOT / "docs" / name, dpi=120)
 
 
-def name_lines(ax, ends: dict[str, tuple], apart: float) -> None:
-    """Writes names to the right of the axes, each at the height where its line ends.
+def look(name: str) -> dict:
+    """The colour of a variant or form of experiment 5; grpo is black."""
+    if name == "grpo":
+        return {"color": "black"}
+    return {"color": pyplot().get_cmap("tab20")([*NAMES[1:], *FORMS].index(name))}
 
-    ends: name -> where the line ends (y, x) and its colour. Names that would touch move down until
-    they are `apart`, a share of the axes' height. A thin line joins a name and its line.
+
+def band(ax, x, runs: np.ndarray, **how) -> None:
+    """The mean of runs (base models, len(x)), in %, and its 95 % t interval as a band."""
+    mean, low, high = 100 * np.array([interval(values) for values in runs.T]).T
+    ax.plot(x, mean, **how)
+    ax.fill_between(x, low, high, color=how["color"], alpha=0.2, linewidth=0)
+
+
+def name_lines(ax, apart: float) -> None:
+    """Writes the label of each line that has one to the right of the axes, where the line ends.
+
+    Names that would touch move down until they are `apart`, a share of the axes' height. A thin
+    line joins a name and its line.
     """
     low, high = ax.get_ylim()
+    named = [line for line in ax.lines if not line.get_label().startswith("_")]
     place = np.inf
-    for name, (y, x, colour) in sorted(ends.items(), key=lambda item: -item[1][0]):
+    for line in sorted(named, key=lambda line: -line.get_ydata()[-1]):
+        x, y = line.get_xydata()[-1]
         place = min((y - low) / (high - low), place - apart)
+        colour = line.get_color()
         joined = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "relpos": (0, 0.5)}
         text = {"color": colour, "fontsize": 8, "va": "center", "arrowprops": joined}
-        ax.annotate(name, (x, y), (1.05, place), textcoords="axes fraction", **text)
+        ax.annotate(line.get_label(), (x, y), (1.05, place), textcoords="axes fraction", **text)
 
 
-def grid(name, curves: list[dict], panels: dict[str, list], columns: int, height: float) -> None:
-    """A picture of learning curves. panels: title -> (name of the line or "", effect, look)."""
-    panels = {title: lines for title, lines in panels.items() if lines}
-    if not panels:
-        return
+# ---- What studies.compare draws
+def grid(name: str | Path, panels: dict[str, list], columns: int, height: float) -> None:
+    """Learning curves. panels: title -> lines, each a label, an effect and a look.
+
+    As in matplotlib, a label that begins with _ is not shown.
+    """
     rows = -(-len(panels) // columns)
     size = {"figsize": (WIDTH, height * rows), "sharey": True, "squeeze": False}
-    with picture(name, min(columns, len(panels)), rows, **size) as axes:
-        for ax, (title, lines) in zip(axes.flat, panels.items()):
-            ends = {}
-            for label, x, how in lines:
-                end = line(ax, curves, {key: x[key] for key in HEAD}, how)
-                ends[label] = (end, evaluated(curves)[-1], how["color"])
-            ends.pop("", None)
-            ax.set_title(title, fontsize=10)
-            ax.set(xlabel="training step", ylim=(0, 100))
-            ax.set_xticks(evaluated(curves)[[0, len(evaluated(curves)) // 2, -1]])
-            name_lines(ax, ends, 0.14 / height)
+    with picture(name, columns, rows, **size) as axes:
         for ax in axes.flat[len(panels) :]:
             ax.set_axis_off()
         for ax in axes[:, 0]:
             ax.set_ylabel("sampled\naccuracy, %")
+        for ax, (title, lines) in zip(axes.flat, panels.items()):
+            for label, x, how in lines:
+                band(ax, x["steps"], x["curves"], label=label, linewidth=1.5, **how)
+                if x["variant"] in SPLIT:
+                    ax.plot(x["steps"], 100 * x["curves"].T, linewidth=0.4, color=how["color"])
+            ax.set(title=title, xlabel="training step", ylim=(0, 100))
+            ax.locator_params(axis="x", nbins=2)
+            name_lines(ax, 0.14 / height)
 
 
 def named(found: list[dict], task: str, names: list[str]) -> list[tuple]:
@@ -75,40 +91,33 @@ def named(found: list[dict], task: str, names: list[str]) -> list[tuple]:
 def alone(found: list[dict], variant: str) -> list[tuple]:
     """The lines of one variant on both tasks, grey if not significant, and grpo's, dotted."""
     lines = []
-    for x in at(found, variant=variant):
+    for x in [x for x in at(found, variant=variant) if x["task"] in TASKS]:
         (grpo,) = at(found, variant="grpo", task=x["task"])
-        lines.append((x["task"], x, look(variant) if x["significant"] else GREY))
-        lines.append(("", grpo, DOTTED))
+        lines.append((x["task"], x, look(variant) if x["significant"] else {"color": "0.6"}))
+        lines.append(("_grpo", grpo, {"color": "black", "linestyle": ":"}))
     return lines
 
 
 def parameter_study(rows: list[dict]) -> None:
     """Learning rate against average accuracy during training, of the base models for it."""
-    if not by_rate(rows, "mul", "grpo"):
-        return
     with picture("rates.png", len(TASKS), figsize=(WIDTH, 4.5)) as axes:
+        axes[0].set_ylabel("average accuracy during training, %")
         for ax, task in zip(axes, TASKS):
-            ends = {}
-            for name in [name for name in NAMES if by_rate(rows, task, name)]:
+            for name in NAMES:
                 found = by_rate(rows, task, name)
-                how = look(name)
-                y = [100 * x for x in found.values()]
-                ax.plot([*found], y, marker=".", linewidth=1.2, **how)
-                ends[name] = (y[-1], [*found][-1], how["color"])
+                if found:
+                    ax.plot([*found], [*found.values()], marker=".", label=name, **look(name))
             ax.set(title=task, xscale="log", xlabel="learning rate")
             ax.set_xticks(RATES, [f"{lr:g}" for lr in RATES], rotation=45)
             ax.minorticks_off()
-            name_lines(ax, ends, 0.04)
-        axes[0].set_ylabel("average accuracy during training, %")
+            name_lines(ax, 0.04)
 
 
-def draw(rows: list[dict], curves: list[dict], found: list[dict]) -> None:
-    """All of them, as far as there are rows."""
-    found = [x for x in found if x["own"]]
-    both = [x for x in found if x["task"] in TASKS]
-    tasks = (*TASKS, "sum")
-    pair = ["grpo", "verifree"]
-    grid("learning.png", curves, {task: named(found, task, pair) for task in tasks}, 3, 2.8)
-    grid("answers.png", curves, {task: named(both, task, ANSWERS) for task in TASKS}, 2, 3)
-    grid("curves.png", curves, {name: alone(both, name) for name in NAMES[1:]}, 5, 1.7)
+def draw(rows: list[dict], found: list[dict]) -> None:
+    """All of them, as far as there are rows; found: what effects() returns."""
     parameter_study(rows)
+    found = [x for x in found if x["own"]]
+    if found:
+        grid("learning.png", {task: named(found, task, PAIR) for task in (*TASKS, "sum")}, 3, 2.8)
+        grid("answers.png", {task: named(found, task, ANSWERS) for task in TASKS}, 2, 3)
+        grid("curves.png", {name: alone(found, name) for name in NAMES[1:]}, 5, 1.7)

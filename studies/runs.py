@@ -44,3 +44,11 @@ def model_after(task: str, variant: str, seed: int, out: str):
     """The model that a run ended with, at the rate chosen for it; 3e-4 as long as there is none."""
     rate = chosen(read_rows(TABLES / "compare.csv"), task, variant) or 3e-4
     return finished(run(task, variant, rate, "", seed, out))[1]
+
+
+def of_models(after: tuple, measured, task: str, seed: int, out: str) -> list[dict]:
+    """Rows of a seed, measured(model, task): of its base model and what each variant made of it."""
+    models = {"base": train.base_model(settings(task, seed, out))}
+    models |= {variant: model_after(task, variant, seed, out) for variant in after}
+    head = {"task": task, "seed": seed}
+    return [head | {"model": name} | measured(model, task) for name, model in models.items()]

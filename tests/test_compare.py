@@ -8,32 +8,27 @@ import pytest
 
 pytest.importorskip("scipy.stats", reason="see studies/requirements.txt")
 import train  # noqa: E402
-from studies import common, compare, effects, pictures, tables  # noqa: E402
+from studies import common, compare, effects, pictures  # noqa: E402
 from studies.effects import FIRST, GRID, SEARCHED, TASKS  # noqa: E402
 
 
 def made(task, variant, lr, values, seeds=FIRST):
-    """Rows with these accuracies, one for each seed, and their curves."""
+    """Runs with these accuracies, one for each seed."""
     for seed, x in zip(seeds, values):
         head = {"task": task, "variant": variant, "lr": lr, "flags": "", "seed": seed}
-        measures = dict.fromkeys([*compare.TAKEN, "mean_sampled", "all_fail", "entropy"], x)
-        yield (
-            common.written(head | measures | {"scaled": 1.0}),
-            common.written(head | {"0": 0.1, "25": x}),
-        )
+        measures = dict.fromkeys([*compare.TAKEN.split(), "mean_sampled", "all_fail"], x)
+        yield common.written(head | measures | {"scaled": 1.0, "0": 0.1, "25": x})
 
 
 def searched(task, variant, values):
     """The rows of three base models at each rate of the grid."""
-    return [row for lr, x in zip(GRID, values) for row, _ in made(task, variant, lr, [x] * 3)]
+    return [row for lr, x in zip(GRID, values) for row in made(task, variant, lr, [x] * 3)]
 
 
 def test_significance():
     """A p of one side or of centred values; Holm that does not stop, or forgets comparisons."""
     assert common.sign_flips([1, 2, 4, 8]) == 2 / 16
-    assert (
-        common.sign_flips([3, -1, 2]) == 4 / 8
-    )  # of all signs 4 and 6, each with its mirror image
+    assert common.sign_flips([3, -1, 2]) == 4 / 8  # 4 and 6, each with its mirror image
     p = {"c": 0.012, "a": 0.04, "b": 0.03, "d": 0.001}
     assert common.holm(p, 4) == {"d", "c"}  # b is above 0.05 / 2, and so a does not count
     assert common.holm(p, 6) == {"d"}
@@ -42,14 +37,14 @@ def test_significance():
 def test_rates():
     """A rate that is chosen too early, on other base models, or of the grid alone."""
     rows = searched("add", "grpo", [0.7, 0.6, 0.5]) + searched("add", "nthr", [0.7, 0.6, 0.8])
-    rows += [row for row, _ in made("add", "grpo", 6e-4, [0.9] * 6, range(4, 10))]
+    rows += made("add", "grpo", 6e-4, [0.9] * 6, range(4, 10))
     assert effects.chosen(rows, "add", "culling") == effects.chosen(rows, "sum", "grpo") == 3e-4
     assert effects.chosen(rows[:8], "add", "grpo") is None  # two base models at the last rate
     assert effects.chosen(rows, "add", "nthr") is None  # the end of the grid
     assert effects.to_try(effects.by_rate(rows, "add", "nthr")) == [3e-4, 1.5e-4, 6e-4, 1.2e-3]
     for beyond, best in ((0.75, 6e-4), (0.9, 1.2e-3)):
-        more = [row for row, _ in made("add", "nthr", 1.2e-3, [beyond] * 3)]
-        assert effects.chosen(rows + more, "add", "nthr") == best
+        more = made("add", "nthr", 1.2e-3, [beyond] * 3)
+        assert effects.chosen([*rows, *more], "add", "nthr") == best
 
 
 def test_speed():
@@ -69,7 +64,7 @@ def test_jobs(monkeypatch):
     rows = [row for x in product(TASKS, SEARCHED) for row in searched(*x, [0.7, 0.6, 0.5])]
     for row in effects.at(rows, task="add", variant="nthr", lr=6e-4):
         row["mean_sampled"] = "0.8"
-    rows += [row for row, _ in made("add", "nthr", 1.2e-3, [0.1] * 3)]
+    rows += made("add", "nthr", 1.2e-3, [0.1] * 3)
     jobs = {name: [*compare.jobs(name, rows)] for name in compare.SETS}
     sizes = {"rates": 237, "variants": 28 * 12 + 12, "forms": 150, "free": 12, "sum": 12}
     sizes["controls"] = 12 * (len(compare.CONTROLS) - 5)
@@ -77,8 +72,8 @@ def test_jobs(monkeypatch):
     seeds = [job[-1] for job in jobs["variants"]]
     assert len(seeds) == sizes["variants"] and seeds == sorted(seeds)
     assert {job[2] for job in jobs["variants"] if job[:2] == ("add", "nthr")} == {6e-4, 3e-4}
-    rows += [row for row, _ in made("add", "grpo", 3e-4, [0.7], seeds=[5])]
-    monkeypatch.setattr(compare, "read_rows", lambda path: rows)
+    rows += made("add", "grpo", 3e-4, [0.7], seeds=[5])
+    monkeypatch.setattr(compare, "runs", lambda: rows)
     args = SimpleNamespace(set=["rates", "variants"], tasks=["add"], seeds=[4, 5], out="x")
     assert len(compare.missing(args)) == 2 * 15 - 1
 
@@ -87,39 +82,38 @@ def test_a_row_of_a_run(tmp_path, monkeypatch):
     """Other settings than the row says; a run made again; step 0 in the mean; a norm too many."""
     monkeypatch.setattr(train, "base_model", train.new_model)
     job = ("add", "nthr", 6e-4, "--steps 2 --prompts 2 --width 8 --max-grad-norm 1e9", 4)
-    ((row, curve),) = compare.trained(*job, tmp_path)
-    assert compare.job_of(row) == compare.job_of(curve) == job and row["scaled"] == "0"
+    (row,) = compare.trained(*job, tmp_path)
+    assert compare.job_of(row) == job and row["scaled"] == 0
     (folder,) = tmp_path.glob("*/*")
     assert "nthr-seed4-base_seed4-lr0.0006-max_grad_norm" in folder.name
     monkeypatch.setattr(train, "run", None)
-    assert compare.trained(*job, tmp_path) == [(row, curve)]
+    assert compare.trained(*job, tmp_path) == [row]
     steps = [dict.fromkeys(train.COLUMNS.split(), i) for i in range(1, 5)]
     steps[0]["sampled"] = steps[2]["sampled"] = ""
     steps[3]["grad_norm"] = 1e10
     common.write_rows(folder / "metrics.csv", steps)
-    row, curve = compare.measures(folder)
-    assert [*curve] == ["0", "2", "4"]
-    assert (row["mean_sampled"], row["scaled"], row["entropy"]) == (3, 0.25, 2.5)
+    row = compare.measures(folder)
+    assert [name for name in row if name.isdigit()] == ["0", "2", "4"]
+    assert (row["mean_sampled"], row["scaled"], row["all_fail"]) == (3, 0.25, 2.5)
 
 
 def test_a_page_of_some_rows(tmp_path, monkeypatch):
     """Rates' base models as results; colours and bold type for what is not significant."""
-    monkeypatch.setattr(common, "ROOT", tmp_path)
+    monkeypatch.setattr(pictures, "ROOT", tmp_path)
     (tmp_path / "docs").mkdir()
     first = [x for x in product(TASKS, SEARCHED) for x in searched(*x, [0.5, 0.2, 0.1])]
-    assert effects.effects(first, []) == []
+    assert effects.effects(first) == []
     noise = np.linspace(0, 0.01, 12)
     gains = {"grpo": 0, "critic": -0.1, "nthr": -0.1, "half": 0.1}
     gains["dr_grpo"] = 0.06 * (-1) ** np.arange(12)
-    pairs = [made("add", name, 3e-4, 0.5 + noise + x, range(4, 16)) for name, x in gains.items()]
-    rows, curves = zip(*(pair for part in pairs for pair in part))
-    found = effects.effects([*first, *rows], curves)
+    rows = [made("add", name, 3e-4, 0.5 + noise + x, range(4, 16)) for name, x in gains.items()]
+    found = effects.effects(sum(map(list, rows), first))
     assert found[0]["variant"] == "half"
     assert {x["variant"] for x in found if x["significant"]} == {"critic", "nthr", "half"}
-    page = tables.page(first, found)
+    page = effects.page(first, found)
     assert (page.count("**+"), page.count("**-")) == (1, 2)
     assert "| add | `half` | 0.0003 | 12 |" in page
-    pictures.draw([], [], [])
-    pictures.draw(first, curves, found)
+    pictures.draw([], [])
+    pictures.draw(first, found)
     drawn = {path.name for path in tmp_path.glob("docs/*")}
     assert drawn == {"learning.png", "answers.png", "curves.png", "rates.png"}

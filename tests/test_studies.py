@@ -14,14 +14,14 @@ import train  # noqa: E402
 from advantages import grpo, likelihood, standardise  # noqa: E402
 from grpo import answer_likelihood, policy_loss, response_logprobs, token_bias, update  # noqa: E402
 from studies import common, controls, displacement  # noqa: E402
-from studies import faithful, gradients, measures, passes  # noqa: E402
+from studies import faithful, gradients, passes  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
 
 
 def test_the_interval():
-    """An interval that is not Student's, or in which NaN count."""
-    assert common.interval([1, 2, np.nan, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
+    """An interval that is not Student's."""
+    assert common.interval([1, 2, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
 
 
 def test_displaced_groups():
@@ -40,12 +40,11 @@ def test_displaced_groups():
 
 
 def test_the_groups_that_are_looked_at(monkeypatch):
-    """Groups that are not mixed, or more than were asked for."""
+    """Groups that are not mixed."""
     x = sample(tiny_gpt(), levels=(2, 3, 4, 5))
     x.rewards = torch.tensor([[0.0] * 4, [1.0, 0.0, 0.0, 0.0], [1.0] * 4, [1.0, 1.0, 1.0, 0.0]])
     monkeypatch.setattr(displacement, "sampled", lambda *_: [x, x])
-    monkeypatch.setattr(displacement, "GROUPS", 3)
-    assert [p for _, p, _ in displacement.groups(None, "add")] == [1, 3, 1]
+    assert [p for _, p, _ in displacement.groups(None, "add")] == [1, 3, 1, 3]
 
 
 def test_a_changed_step():
@@ -55,7 +54,6 @@ def test_a_changed_step():
         ("add", "carry", [1996, 8009], "15,00,", "09,09# 9905"),
         ("sum", "carry", [7, 8, 5, 1], "15,19,", "20#20"),
         ("add", "steps", [347, 285], "12,13,06", "# 632"),
-        ("add", "begun", [347, 285], "12,13,", "06# 632"),
         ("mul", "carry", [347, 8], "56,27,", "26#2676"),
         ("mul", "digit", [347, 8], "56,38,27", "#2786"),
     ):
@@ -79,25 +77,24 @@ def test_answers_that_follow_and_that_are_true(monkeypatch):
 
 
 def test_measures_of_gradients():
-    """Noise that counts as signal, or an error that is not the spread over other rollouts."""
+    """Noise that counts as signal; a mean that is not above its noise."""
     torch.manual_seed(SEED)
-    m, v, noise = torch.randn(3, 300)
+    m, v, noise = torch.randn(3, 300).double()
     v += m
     M, V, size = m @ m, v @ v, m @ m + 4 * noise @ noise
     cosine = m @ v / (M * V).sqrt()
     uphill = cosine**2 * M  # |the part of the mean along v|^2; all else is noise
     true = {"cosine": cosine, "mean_cosine": cosine * (M / size).sqrt()}
     true["snr"] = uphill / (size - uphill)
-    true["ln_relative"] = (true["snr"] / (uphill / (M - uphill))).log()  # over one without noise
-    squares = torch.zeros(len(true))
+    found = []
     for _ in range(60):
-        G, U = (x + 2 * noise * torch.randn(30, 300) for x in (m, v))
-        reference = measures.replicates(m.expand(30, -1), U)
-        found = measures.measures(G, U, reference)
-        squares += torch.tensor([(found[x] - true[x]) / found[f"{x}_error"] for x in true]) ** 2
-        no_m, no_v = (measures.measures(*x, reference) for x in ((G - m, U), (G, U - v)))
-        assert str((no_m["cosine"], no_v["mean_cosine"])) == "(nan, nan)"
-    assert all(0.4 < x / 60 < 2.2 for x in squares), squares  # about 1 each
+        G, U = (x + 2 * noise * torch.randn(30, 300).double() for x in (m, v))
+        found.append(gradients.measures(G, U))
+        one = gradients.measures(G - G.mean(0), U)
+        other = gradients.measures(G, U - U.mean(0))
+        assert np.isnan([one["cosine"], one["snr"], other["mean_cosine"]]).all()
+    for name, x in true.items():
+        assert np.mean([row[name] for row in found]) == pytest.approx(x.item(), rel=0.02)
 
 
 def test_where_a_step_goes():
@@ -121,17 +118,16 @@ def test_where_a_step_goes():
 
 def test_dots(monkeypatch):
     """A mean of ratios that is not geometric; an effect of another task, rate or control."""
-    values = (("half", 1), ("half", 3), ("critic_160", -2), ("dense", 3))
-    row = {"task": "add", "ln_relative_error": 0}
-    rows = [row | {"variant": x, "ln_relative": y} for x, y in values]
-    x = {"task": "add", "variant": "half", "own": True, "significant": True}
-    found = [x | {"average": (0.02, 0, 0)}, x | {"variant": "critic", "average": (-0.1, 0, 0)}]
-    for other in ({"task": "mul"}, {"own": False}, {"variant": "dense"}):
-        found.append(x | {"average": (0.5, 0, 0)} | other)
+    values = (("grpo", 4, 2), ("grpo", 5, 4), ("half", 4, 2), ("half", 5, 16), ("dense", 4, 3))
+    rows = [{"task": "add", "variant": x, "seed": seed, "snr": y} for x, seed, y in values]
+    x = {"task": "add", "variant": "half", "own": True}
+    others = ({"task": "mul"}, {"own": False}, {"variant": "dense"}, {"variant": "nthr"})
     monkeypatch.setattr(gradients, "read_rows", lambda path: rows)
-    monkeypatch.setattr(gradients, "effects", lambda *_: found)
-    expected = {"half": (np.exp(2), 2.0, True), "critic": (np.exp(-2), -10.0, True)}
-    assert {y: pytest.approx(z) for y, z in gradients.dots("add").items()} == expected
+    monkeypatch.setattr(gradients, "runs", lambda: [])
+    monkeypatch.setattr(gradients, "effects", lambda _: [x, *(x | other for other in others)])
+    assert gradients.dots("add") == [("half", pytest.approx(2.0), x)]
+    (_, low, high) = gradients.relative(rows)["half"]
+    assert (low, high) == pytest.approx((1, 4))  # of one base model, of the other
 
 
 def test_pass_at_k():
