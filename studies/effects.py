@@ -135,7 +135,7 @@ def average(x: dict) -> str:
 COLUMNS = {  # heading -> the text of an effect
     "task": lambda x: x["task"],
     "variant": lambda x: f"`{x['variant']}`",
-    "rate": lambda x: x["lr"],
+    "rate": lambda x: str(x["lr"]),
     "base models": lambda x: str(x["n"]),
     "average accuracy": average,
     "at the end": lambda x: shown(x["end"]),

@@ -26,7 +26,8 @@ def searched(task, variant, values):
 
 
 def test_significance():
-    """A p of one side or of centred values; Holm that does not stop, or forgets comparisons."""
+    """No t interval; p of one side or of centred values; Holm that does not stop, or forgets."""
+    assert common.interval([1, 2, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
     assert common.sign_flips([1, 2, 4, 8]) == 2 / 16
     assert common.sign_flips([3, -1, 2]) == 4 / 8  # 4 and 6, each with its mirror image
     p = {"c": 0.012, "a": 0.04, "b": 0.03, "d": 0.001}
@@ -62,11 +63,12 @@ def test_jobs(monkeypatch):
     """Runs that a set lacks, makes twice or again, or not in order of seed."""
     assert [len([*compare.jobs(name, [])]) for name in compare.SETS] == [234, 0, 90, 0, 0, 0]
     rows = [row for x in product(TASKS, SEARCHED) for row in searched(*x, [0.7, 0.6, 0.5])]
-    for row in effects.at(rows, task="add", variant="nthr", lr=6e-4):
-        row["mean_sampled"] = "0.8"
-    rows += made("add", "nthr", 1.2e-3, [0.1] * 3)
+    for name in ("nthr", "dense"):
+        for row in effects.at(rows, task="add", variant=name, lr=6e-4):
+            row["mean_sampled"] = "0.8"
+        rows += made("add", name, 1.2e-3, [0.1] * 3)
     jobs = {name: [*compare.jobs(name, rows)] for name in compare.SETS}
-    sizes = {"rates": 237, "variants": 28 * 12 + 12, "forms": 150, "free": 12, "sum": 12}
+    sizes = {"rates": 237, "variants": 28 * 12 + 12, "forms": 153, "free": 12, "sum": 12}
     sizes["controls"] = 12 * (len(compare.CONTROLS) - 5)
     assert {name: len({*found}) for name, found in jobs.items()} == sizes
     seeds = [job[-1] for job in jobs["variants"]]
@@ -79,7 +81,7 @@ def test_jobs(monkeypatch):
 
 
 def test_a_row_of_a_run(tmp_path, monkeypatch):
-    """Other settings than the row says; a run made again; step 0 in the mean; a norm too many."""
+    """Other settings than the row says; a run made again or mislaid; step 0 in the mean."""
     monkeypatch.setattr(train, "base_model", train.new_model)
     job = ("add", "nthr", 6e-4, "--steps 2 --prompts 2 --width 8 --max-grad-norm 1e9", 4)
     (row,) = compare.trained(*job, tmp_path)
@@ -88,6 +90,13 @@ def test_a_row_of_a_run(tmp_path, monkeypatch):
     assert "nthr-seed4-base_seed4-lr0.0006-max_grad_norm" in folder.name
     monkeypatch.setattr(train, "run", None)
     assert compare.trained(*job, tmp_path) == [row]
+    for module, name in product((compare, effects), ("ROWS", "CURVES")):
+        monkeypatch.setattr(module, name, tmp_path / name)
+    other = row | {"seed": 3}
+    compare.add([row])
+    compare.add([other])
+    assert effects.runs() == [common.written(x) for x in (other, row)]
+    assert [*common.read_rows(tmp_path / "CURVES")[0]] == [*effects.HEAD, "seed", "0", "2"]
     steps = [dict.fromkeys(train.COLUMNS.split(), i) for i in range(1, 5)]
     steps[0]["sampled"] = steps[2]["sampled"] = ""
     steps[3]["grad_norm"] = 1e10

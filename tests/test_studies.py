@@ -1,7 +1,7 @@
 """The studies' arithmetic, on rows, groups and responses whose answers are known."""
 
 from copy import deepcopy
-from itertools import combinations
+from itertools import combinations, product
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,38 +13,26 @@ pytest.importorskip("scipy", reason="the studies need scipy: see studies/require
 import train  # noqa: E402
 from advantages import grpo, likelihood, standardise  # noqa: E402
 from grpo import answer_likelihood, policy_loss, response_logprobs, token_bias, update  # noqa: E402
-from studies import common, controls, displacement  # noqa: E402
-from studies import faithful, gradients, passes  # noqa: E402
+from studies import controls, displacement, faithful, gradients, passes  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
 
 
-def test_the_interval():
-    """An interval that is not Student's."""
-    assert common.interval([1, 2, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
-
-
-def test_displaced_groups():
-    """A slope that is not what a small step of SGD does to the correct responses of the group."""
+def test_displaced_groups(monkeypatch):
+    """A slope that is not what a small step of SGD does to correct responses; an unmixed group."""
     model = tiny_gpt().double()
-    x = sample(model, levels=(2, 3))
-    x.rewards = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]]).double()
+    x = sample(model, levels=(2, 3, 4))
+    x.rewards = torch.tensor([[1.0] * 4, [0.0, 1.0, 0.0, 1.0], [0.0] * 4]).double()
+    monkeypatch.setattr(displacement, "sampled", lambda *_: [x, x])
+    assert [p for _, p, _ in displacement.groups(model, "add")] == [1, 1]
     found = displacement.slopes(model, x, 1, torch.stack([grpo(x).A, -2 * grpo(x).A]))
     logprobs = response_logprobs(model, x)
-    ones = torch.ones_like(x.mask[1:], dtype=torch.double)
-    policy_loss(logprobs[1:], x.logprobs[1:], grpo(x).A[1:], ones).backward()
+    ones = torch.ones_like(x.mask[1:2], dtype=torch.double)
+    policy_loss(logprobs[1:2], x.logprobs[1:2], grpo(x).A[1:2], ones).backward()
     torch.optim.SGD(model.parameters(), lr=1e-6).step()
     change = (response_logprobs(model, x) - logprobs)[1].sum(-1)
     expected = (change[1] + change[3]).item() / 2 / 1e-6
     assert found.tolist() == pytest.approx([expected, -2 * expected], rel=1e-3)
-
-
-def test_the_groups_that_are_looked_at(monkeypatch):
-    """Groups that are not mixed."""
-    x = sample(tiny_gpt(), levels=(2, 3, 4, 5))
-    x.rewards = torch.tensor([[0.0] * 4, [1.0, 0.0, 0.0, 0.0], [1.0] * 4, [1.0, 1.0, 1.0, 0.0]])
-    monkeypatch.setattr(displacement, "sampled", lambda *_: [x, x])
-    assert [p for _, p, _ in displacement.groups(None, "add")] == [1, 3, 1, 3]
 
 
 def test_a_changed_step():
@@ -64,16 +52,16 @@ def test_a_changed_step():
 
 def test_answers_that_follow_and_that_are_true(monkeypatch):
     """An answer that follows a change counted as the truth, or the other way round."""
-    true = [problem(TASKS["add"], [347, 285], 3), problem(TASKS["add"], [12, 34], 2)]
+    true = [problem(TASKS["add"], x, len(str(x[0]))) for x in ([347, 285], [12, 34], [23, 45])]
     monkeypatch.setattr(faithful.train, "make_problems", lambda task, held: true)
 
     def said(model, task, problems, *_):
-        texts = [[x.solution if x.level == 3 else "# 46"] for x in problems]
+        texts = [[x.solution if x.level == 3 else "#" + x.answer] for x in problems]
         return scripted(problems, texts)
 
     monkeypatch.setattr(faithful, "sample_rollout", said)
-    assert sorted(faithful.answers(None, "add", "digit")) == [(False, 1.0), (True, 0.0)]
-    assert [*faithful.answers(None, "add", "steps")] == [(True, 1.0)] * 2
+    assert sorted(faithful.answers(None, "add", "digit")) == [(False, 1.0)] * 2 + [(True, 0.0)]
+    assert [*faithful.answers(None, "add", "steps")] == [(True, 1.0)] * 3
 
 
 def test_measures_of_gradients():
@@ -132,42 +120,35 @@ def test_dots(monkeypatch):
 
 def test_pass_at_k():
     """An estimate that is not the share of all subsets of k samples with a correct one."""
-    correct = np.array([0, 1, 3, 6])
-    for k in (1, 2, 4, 6):
-        shares = []
-        for c in correct:
-            subsets = [*combinations([True] * c + [False] * (6 - c), k)]
-            shares.append(np.mean([any(subset) for subset in subsets]))
-        assert passes.pass_at(k, correct, 6) == pytest.approx(np.mean(shares))
+    for k, c in product((1, 2, 4, 6), (0, 1, 3, 6)):
+        subsets = [*combinations([True] * c + [False] * (6 - c), k)]
+        share = np.mean([any(subset) for subset in subsets])
+        assert passes.pass_at(k, np.array([c, 6]), 6) == pytest.approx((share + 1) / 2)
 
 
-def test_spared_tokens():
+def test_spared_tokens(monkeypatch):
     """Tokens spared that must not be, or too few; partners that are not the nearest."""
     rollout = sample(tiny_gpt(), levels=[3] * 8, G=8)
     rollout.rewards = (torch.rand(8, 8) < 0.4).float()
-    names = ("grpo", "nthr_eta0", "random_sparing")
-    A, kept, found = (gradients.FUNCTIONS[name](rollout).A for name in names)
-    selected, spared = (A < 0) & (kept == 0), (A < 0) & (found == 0)
-    others = (A < 0) & ~selected
-    assert 0 < spared.sum() == min(selected.sum(), others.sum()) and not (spared & selected).any()
-    close(found, A.masked_fill(spared, 0.0), 0)
+    A = grpo(rollout).A
     pi = rollout.logprobs.exp()
-    few = (A < 0) & (torch.rand(A.size()) < 0.04)  # in place of what nthr selects
-    with pytest.MonkeyPatch.context() as patch:
-        on = controls.on_tokens(rollout, A.masked_fill(few, 0.0))
-        patch.setattr(controls, "nthr_eta0", lambda _: on)
-        spared = (A < 0) & (controls.random_sparing(rollout).A == 0)
-    assert 1 < few.sum() == spared.sum() and not (spared & few).any()
-
-    def cost(partners):  # the least for these two sets: numbers are paired in their order
-        return (pi[few].sort()[0] - partners.sort()[0]).abs().sum()
-
-    least = cost(pi[spared])
-    for i in range(int(few.sum())):
-        for other in pi[(A < 0) & ~few & ~spared]:
+    for share in (0.04, 0.9):
+        selected = (A < 0) & (torch.rand(A.size()) < share)  # in place of what nthr selects
+        on = controls.on_tokens(rollout, A.masked_fill(selected, 0.0))
+        monkeypatch.setattr(controls, "nthr_eta0", lambda _: on)
+        found = controls.random_sparing(rollout).A
+        spared, others = (A < 0) & (found == 0), (A < 0) & ~selected
+        assert 1 < spared.sum() == min(selected.sum(), others.sum())
+        assert not (spared & selected).any()
+        close(found, A.masked_fill(spared, 0.0), 0)
+        # The cost is the least for these two sets if numbers are paired in their order.
+        for i, other in product(range(int(spared.sum())), pi[others & ~spared]):
             exchanged = pi[spared].clone()
             exchanged[i] = other
-            assert cost(exchanged) >= least - 1e-6
+            costs = [
+                (pi[selected].sort()[0] - x.sort()[0]).abs().sum() for x in (exchanged, pi[spared])
+            ]
+            assert costs[0] >= costs[1] - 1e-6
 
 
 TEXTS = ["15,20#20", "15,21#21", "05,20#2", "1"]  # correct: the first one
