@@ -126,7 +126,12 @@ def test_what_reaches_the_update(monkeypatch):
 
 
 def test_norm_limit_and_kl_reference(monkeypatch):
-    """A limit of the base model or critic too; a reference that learns: always at distance 0."""
+    """A limit of the critic too, or another rate of it; a reference that learns: distance 0."""
+    critic = VARIANTS["critic"]
+    rates = []
+    judge = critic.__call__
+    noted = lambda self, x: rates.append(self.optimizer.defaults["lr"]) or judge(self, x)  # noqa: E731
+    monkeypatch.setattr(critic, "__call__", noted)
     clip = Mock(wraps=torch.nn.utils.clip_grad_norm_)
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clip)
     args = parsed("--variant critic --kl 0.1 --lr 0.5 --max-grad-norm 0.125")
@@ -135,6 +140,7 @@ def test_norm_limit_and_kl_reference(monkeypatch):
     for _, x, _ in train.train(args, model):
         close(x.reference_logprobs, response_logprobs(first, x).detach(), 1e-5)
     assert (response_logprobs(model, x) - x.reference_logprobs).abs().max() > 0.01
+    assert rates == [0.5, 0.5]
     limits = [call.args[1] for call in clip.call_args_list]
     assert limits == [1.0] * 20 + 2 * [1.0, 0.125, 0.125, 0.125, 0.125]  # 1.0: not the policy's
 
