@@ -11,9 +11,10 @@ draw the same problems in the same order (culling apart), so differences from gr
     sum        4-9: grpo and verifree on sum, at their rates on add
 
 docs/tables/compare.csv has a row a run: `python train.py --task TASK --variant VARIANT --seed SEED
---base-seed SEED --lr LR FLAGS`; docs/tables/curves.csv its sampled accuracy at every evaluation.
-Rows are added as runs finish. What has a row is not run again, and a finished run in --out is only
-read: remove it when the core has changed. The columns, as shares unless another unit is given:
+--base-seed SEED --lr LR FLAGS`, on one thread and with AVX2 (train.py alone takes no controls);
+docs/tables/curves.csv its sampled accuracy at every evaluation. Rows are added as runs finish. What
+has a row is not run again, and a finished run in --out is only read: remove it when the core has
+changed. The columns, as shares unless another unit is given:
 
     mean_sampled        accuracy at temperature 1, mean over the evaluations: the primary measure
     base_, final_       as in summary.json (docs/files.md), before and after training
@@ -103,10 +104,10 @@ def fill(args) -> None:
 
 def add(new: list[dict]) -> None:
     """Adds rows to the two files, and puts these in order."""
-    rows = sorted([*runs(), *new], key=job_of)
+    rows = sorted({job_of(row): row for row in [*runs(), *new]}.items())
     heads = (*HEAD, "seed")
-    write_rows(ROWS, [{x: row[x] for x in row if not x.isdigit()} for row in rows])
-    write_rows(CURVES, [{x: row[x] for x in row if x.isdigit() or x in heads} for row in rows])
+    write_rows(ROWS, [{x: row[x] for x in row if not x.isdigit()} for _, row in rows])
+    write_rows(CURVES, [{x: row[x] for x in row if x.isdigit() or x in heads} for _, row in rows])
 
 
 def measures(folder: Path) -> dict[str, float]:

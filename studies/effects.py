@@ -4,7 +4,6 @@ And the page that is made of it, docs/tables/compare.md. Rates are chosen on bas
 everything else is of the other base models.
 """
 
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -26,6 +25,7 @@ RATES = sorted(sum(BEYOND.values(), [*GRID]))
 NAMES = [name for name in VARIANTS if name not in CONTROLS]  # grpo is the first
 FORMS = ["substituted", "substituted_up", "dense", "log_likelihood"]  # of experiment 5
 SEARCHED = [name for name in NAMES if name != "culling"] + FORMS + ["critic_bounded"]
+SHARES = ("all_fail", "final_sampled_reasoning_correct", "scaled")
 HEAD = ("task", "variant", "lr", "flags")  # and the seed: what a row is of
 
 
@@ -86,17 +86,18 @@ def speed(steps, ours: np.ndarray, theirs: np.ndarray, share: float) -> tuple:
 
 
 def effect(rows: list[dict], ours: dict, theirs: dict) -> dict:
-    """A variant or control beside grpo. "rows" and "curves" are its own; shares, not points."""
+    """A variant or control beside grpo, of the base models that both have; shares, not points."""
     a, b = paired(rows, "mean_sampled", ours, theirs)
-    found = ours | {"rows": at(rows, **ours), "n": len(a), "significant": False}
+    found = ours | {"n": len(a), "significant": False}
     found |= {"average": interval(a - b), "p": sign_flips(a - b)}
     found["end"] = interval(np.subtract(*paired(rows, "final_sampled", ours, theirs)))
+    found |= {name: paired(rows, name, ours, theirs)[0].mean() for name in SHARES}
     found["seconds"] = np.median(np.divide(*paired(rows, "seconds_per_step", ours, theirs)))
     steps = [int(name) for name in rows[0] if name.isdigit()]  # after which there is an accuracy
     # (n, steps) each
     a, b = np.transpose([paired(rows, str(step), ours, theirs) for step in steps], (1, 2, 0))
     found |= {"half": speed(steps, a, b, 0.5), "most": speed(steps, a, b, 0.9)}
-    return found | {"steps": steps, "curves": a}
+    return found | {"steps": steps, "curves": a, "theirs": b}
 
 
 def effects(rows: list[dict]) -> list[dict]:
@@ -123,11 +124,6 @@ def effects(rows: list[dict]) -> list[dict]:
 
 
 # ---- The page
-def mean(column: str, x: dict) -> str:
-    """Of a column itself, in %."""
-    return f"{100 * np.mean([float(row[column]) for row in x['rows']]):.1f}"
-
-
 def average(x: dict) -> str:
     return f"**{shown(x['average'])}**" if x["significant"] else shown(x["average"])
 
@@ -142,9 +138,9 @@ COLUMNS = {  # heading -> the text of an effect
     "steps to half": lambda x: shown(x["half"], 1, ".2f").replace("inf", "not reached"),
     "steps to 90 %": lambda x: shown(x["most"], 1, ".2f").replace("inf", "not reached"),
     "seconds a step": lambda x: f"{x['seconds']:.2f}",
-    "all-fail": partial(mean, "all_fail"),
-    "reasoning correct": partial(mean, "final_sampled_reasoning_correct"),
-    "scaled": partial(mean, "scaled"),
+    "all-fail": lambda x: f"{100 * x['all_fail']:.1f}",
+    "reasoning correct": lambda x: f"{100 * x['final_sampled_reasoning_correct']:.1f}",
+    "scaled": lambda x: f"{100 * x['scaled']:.1f}",
 }
 
 

@@ -19,7 +19,8 @@ K in each, the same for all variants.
 
 As long as there is no bias, the last one over grpo's says how many rollouts of grpo one rollout
 counts like, for the mean of N rollouts has an N-th of the noise. No cosine is cut off at 1. NaN
-means "not measurable": M or V is not positive. Intervals resample base models.
+means "not measurable": M or V is not positive. Intervals resample base models; that of the
+correlation with the effects resamples variants.
 
 critic's network begins with outputs near 0, so at a base model critic is grpo. Therefore it is
 trained as in train.train, by 160 updates on other rollouts of the same weights, and then kept as it
@@ -212,7 +213,7 @@ def main() -> None:
     rows = complete(ROWS, measure, args)
     tables = [f"\n## {task}\n\n{table(at(rows, task=task))}\n" for task in tasks]
     publish(ROWS, "\n".join(["# Bias and noise. studies/gradients.py has the formulas", *tables]))
-    with picture("gradients.png", 2, figsize=(WIDTH, 5), sharey=True) as axes:
+    with picture("gradients.png", 2, figsize=(WIDTH, 5)) as axes:
         axes[0].set_ylabel("average accuracy during training\nminus grpo's, points")
         for ax, task in zip(axes, tasks):
             draw(ax, task)

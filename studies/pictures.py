@@ -89,10 +89,10 @@ def named(found: list[dict], task: str, names: list[str]) -> list[tuple]:
 
 
 def alone(found: list[dict], variant: str) -> list[tuple]:
-    """The lines of one variant on both tasks, grey if not significant, and grpo's, dotted."""
+    """The lines of one variant on both tasks, grey if not significant; dotted, grpo's beside it."""
     lines = []
     for x in [x for x in at(found, variant=variant) if x["task"] in TASKS]:
-        (grpo,) = at(found, variant="grpo", task=x["task"])
+        grpo = x | {"variant": "grpo", "curves": x["theirs"]}
         lines.append((x["task"], x, look(variant) if x["significant"] else {"color": "0.6"}))
         lines.append(("_grpo", grpo, {"color": "black", "linestyle": ":"}))
     return lines
@@ -115,9 +115,10 @@ def parameter_study(rows: list[dict]) -> None:
 
 def draw(rows: list[dict], found: list[dict]) -> None:
     """All of them, as far as there are rows; found: what effects() returns."""
-    parameter_study(rows)
+    if by_rate(rows, "add", "grpo"):
+        parameter_study(rows)
     found = [x for x in found if x["own"]]
     if found:
         grid("learning.png", {task: named(found, task, PAIR) for task in (*TASKS, "sum")}, 3, 2.8)
         grid("answers.png", {task: named(found, task, ANSWERS) for task in TASKS}, 2, 3)
-        grid("curves.png", {name: alone(found, name) for name in NAMES[1:]}, 5, 1.7)
+        grid("curves.png", {x: alone(found, x) for x in NAMES[1:] if at(found, variant=x)}, 5, 1.7)

@@ -41,8 +41,8 @@ def run(*job) -> Path:
 
 
 def model_after(task: str, variant: str, seed: int, out: str):
-    """The model that a run ended with, at the rate chosen for it; 3e-4 as long as there is none."""
-    rate = chosen(read_rows(TABLES / "compare.csv"), task, variant) or 3e-4
+    """The model that a run ended with, at the rate chosen for it."""
+    rate = chosen(read_rows(TABLES / "compare.csv"), task, variant)
     return finished(run(task, variant, rate, "", seed, out))[1]
 
 

@@ -1,5 +1,6 @@
 """What studies.compare runs, keeps and says: on rows and curves whose answers are known."""
 
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -12,12 +13,13 @@ from studies import common, compare, effects, pictures  # noqa: E402
 from studies.effects import FIRST, GRID, SEARCHED, TASKS  # noqa: E402
 
 
-def made(task, variant, lr, values, seeds=FIRST):
-    """Runs with these accuracies, one for each seed."""
+def made(task, variant, lr, values, seeds=FIRST, flags=""):
+    """Runs with these accuracies, one for each seed; at the end half of that."""
     for seed, x in zip(seeds, values):
-        head = {"task": task, "variant": variant, "lr": lr, "flags": "", "seed": seed}
+        head = {"task": task, "variant": variant, "lr": lr, "flags": flags, "seed": seed}
         measures = dict.fromkeys([*compare.TAKEN.split(), "mean_sampled", "all_fail"], x)
-        yield common.written(head | measures | {"scaled": 1.0, "0": 0.1, "25": x})
+        measures |= {"final_sampled": x / 2, "scaled": 1.0, "0": 0.1, "25": x}
+        yield common.written(head | measures)
 
 
 def searched(task, variant, values):
@@ -94,7 +96,7 @@ def test_a_row_of_a_run(tmp_path, monkeypatch):
         monkeypatch.setattr(module, name, tmp_path / name)
     other = row | {"seed": 3}
     compare.add([row])
-    compare.add([other])
+    compare.add([other, row])
     assert effects.runs() == [common.written(x) for x in (other, row)]
     assert [*common.read_rows(tmp_path / "CURVES")[0]] == [*effects.HEAD, "seed", "0", "2"]
     steps = [dict.fromkeys(train.COLUMNS.split(), i) for i in range(1, 5)]
@@ -107,22 +109,48 @@ def test_a_row_of_a_run(tmp_path, monkeypatch):
 
 
 def test_a_page_of_some_rows(tmp_path, monkeypatch):
-    """Rates' base models as results; colours and bold type for what is not significant."""
+    """Other pairs of runs, another family of comparisons, bold for what is not significant."""
     monkeypatch.setattr(pictures, "ROOT", tmp_path)
     (tmp_path / "docs").mkdir()
     first = [x for x in product(TASKS, SEARCHED) for x in searched(*x, [0.5, 0.2, 0.1])]
     assert effects.effects(first) == []
-    noise = np.linspace(0, 0.01, 12)
-    gains = {"grpo": 0, "critic": -0.1, "nthr": -0.1, "half": 0.1}
-    gains["dr_grpo"] = 0.06 * (-1) ** np.arange(12)
-    rows = [made("add", name, 3e-4, 0.5 + noise + x, range(4, 16)) for name, x in gains.items()]
-    found = effects.effects(sum(map(list, rows), first))
-    assert found[0]["variant"] == "half"
-    assert {x["variant"] for x in found if x["significant"]} == {"critic", "nthr", "half"}
+    about = partial(pytest.approx, abs=0.01)  # rows have five digits
+    level = np.linspace(0.3, 0.6, 12)  # of base models
+    rows = []
+    expected = {}
+    for gain, n, *head in (
+        (10, 12, "add", "half", 3e-4, ""),
+        (0, 12, "add", "grpo", 3e-4, ""),
+        (-10, 12, "add", "critic", 3e-4, ""),
+        (10, 9, "add", "nthr", 3e-4, ""),  # not significant: p = 2 / 2**9
+        (30, 12, "add", "nthr", 6e-4, ""),  # not its own rate
+        (-20, 6, "add", "dense", 3e-4, ""),
+        (0, 6, "add", "grpo", 3e-4, "--clip-low 1"),
+        (-5, 6, "add", "compensation", 3e-4, "--clip-low 1"),
+        (0, 6, "sum", "grpo", 3e-4, ""),
+        (20, 6, "sum", "verifree", 3e-4, ""),
+    ):
+        beside = 0.1 * (head[-1] != "")  # without the clip grpo is better, too
+        values = level[:n] + gain / 100 + beside
+        rows += made(*head[:3], values[::-1], range(n + 3, 3, -1), *head[3:])
+        expected[tuple(map(str, head))] = (about(gain), about(gain / 2), n)
+    rows += made("add", "half", 3e-4, [0.0], [16])  # where grpo has no run
+    found = effects.effects(first + rows)
+    assert {
+        tuple(x[name] for name in effects.HEAD): (100 * x["average"][0], 100 * x["end"][0], x["n"])
+        for x in found
+    } == expected
+    assert {x["variant"] for x in found if x["significant"]} == {"half", "critic"}
+    (_, grpo, _) = pictures.alone([x for x in found if x["own"]], "nthr")[1]
+    assert grpo["curves"][:, -1].mean() == pytest.approx(level[:9].mean(), abs=1e-4)
     page = effects.page(first, found)
-    assert (page.count("**+"), page.count("**-")) == (1, 2)
-    assert "| add | `half` | 0.0003 | 12 |" in page
+    assert (page.count("**+"), page.count("**-")) == (1, 1)
+    parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
+    assert parts == [0, 4, 1, 1, 2, 0, len(SEARCHED)]
+    assert "| add | `half` | 0.0003 | 12 | **+10.0" in page
+    assert page.count("| sum |") == 2
     pictures.draw([], [])
+    assert not [*tmp_path.glob("docs/*")]
     pictures.draw(first, found)
     drawn = {path.name for path in tmp_path.glob("docs/*")}
     assert drawn == {"learning.png", "answers.png", "curves.png", "rates.png"}
