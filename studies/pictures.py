@@ -15,6 +15,7 @@ from tools.common import ROOT, pyplot
 SPLIT = ("critic", "culling")  # some runs collapse, others do not: single runs are drawn
 PAIR = ["grpo", "verifree"]
 ANSWERS = ["grpo", "likelihood", "verifree", *FORMS]
+COLOURS = "000 a4c 64a e22 811 c7a 5be 850 6a3 b80 540 d60 07b 097 2a2 ab2 c2a 0bb".split()
 WIDTH = 6.7  # inches: 804 pixels
 
 
@@ -28,10 +29,8 @@ def picture(name: str | Path, panels: int = 1, rows: int = 1, **settings):
 
 
 def look(name: str) -> dict:
-    """The colour of a variant or form of experiment 5; grpo is black."""
-    if name == "grpo":
-        return {"color": "black"}
-    return {"color": pyplot().get_cmap("tab20")([*NAMES[1:], *FORMS].index(name))}
+    """The colour of a variant or form of experiment 5, as in the lectures; grpo is black."""
+    return {"color": "#" + COLOURS[[*NAMES, *FORMS].index(name) % len(COLOURS)]}
 
 
 def band(ax, x, runs: np.ndarray, **how) -> None:
