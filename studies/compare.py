@@ -143,7 +143,8 @@ def own(args, flags: list[str]) -> None:
     for task, variant in product(tasks, args.variants):
         ours = {"task": task, "variant": variant, "lr": args.lr}
         found.append(effect(rows, ours, ours | {"variant": "grpo"}))
-    print(f"{table(found)}\n\nThe runs are in {args.out}; python -m tools.curves draws them.")
+    print(f"{table(found)}\n\nThe runs are in {args.out}: python -m tools.curves draws them.")
+    print("They are only read from now on, so after an edit of the variant give another --out.")
 
 
 def main() -> None:
