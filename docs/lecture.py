@@ -236,36 +236,47 @@ def continued(model, task, problems, given):
 
 
 def read_curves(path, task, variant):
-    """Training steps, and the mean of a study's curves of one variant, in %; None if not there.
+    """seed -> curve (training step -> accuracy) of a study's runs of one variant; {} if none.
 
-    A row is a run, a column whose name is a number a training step, a cell an accuracy. Of several
-    learning rates that with most runs counts, then the better one.
+    A row is a run, a column whose name is a number a training step. Of several learning rates that
+    with most runs counts, then the better one.
     """
     lines = Path(path).read_text().splitlines() if Path(path).exists() else []
     found = {}
     for row in csv.DictReader(lines):
-        if row["task"] == task and row["variant"] == variant and not row.get("flags"):
-            shares = {int(name): float(x) for name, x in row.items() if x and name.isdigit()}
-            found.setdefault(row["lr"], []).append(shares)
-    if not found:
-        return None
-    runs = max(found.values(), key=lambda runs: (len(runs), sum(sum(x.values()) for x in runs)))
-    steps = sorted(set.intersection(*(set(x) for x in runs)))
-    return steps, [100 * sum(x[step] for x in runs) / len(runs) for step in steps]
+        if row["task"] == task and row["variant"] == variant and not row["flags"]:
+            curve = {int(name): float(x) for name, x in row.items() if x and name.isdigit()}
+            found.setdefault(row["lr"], {})[row["seed"]] = curve
+
+    def order(runs):
+        return len(runs), sum(sum(curve.values()) for curve in runs.values())
+
+    return max(found.values(), key=order, default={})
+
+
+def mean_curve(curves, seeds):
+    """Training steps, and the mean accuracy of these seeds, in %."""
+    steps = sorted(set.intersection(*(set(curves[seed]) for seed in seeds)))
+    return steps, [100 * sum(curves[seed][step] for seed in seeds) / len(seeds) for step in steps]
 
 
 def draw_curves(path, variants, tasks=("add", "mul")):
-    """Small pictures, a variant each beside grpo, a row a task. False if there is no such table."""
+    """Small pictures, a variant each beside grpo, of the base models that both have; a row a task.
+
+    False if there is no such table.
+    """
     if not all(read_curves(path, task, "grpo") for task in tasks):
         return False
     size = {"width": 1.9, "height": 1.9, "sharex": True, "sharey": "row"}
     grid = panels(len(variants), len(tasks), **size)
     for task, axes in zip(tasks, grid):
+        theirs = read_curves(path, task, "grpo")
         for variant, ax in zip(variants, axes):
-            curve = read_curves(path, task, variant)
-            ax.plot(*read_curves(path, task, "grpo"), color="black", linewidth=1)
-            if curve:
-                ax.plot(*curve, color=COLOURS[variant], linewidth=2.5)
+            ours = read_curves(path, task, variant)
+            both = ours.keys() & theirs.keys()
+            if both:
+                ax.plot(*mean_curve(theirs, both), color="black", linewidth=1)
+                ax.plot(*mean_curve(ours, both), color=COLOURS[variant], linewidth=2.5)
             ax.set(title=f"{variant}, {task}", ylim=(0, 100))
         axes[0].set_ylabel("accuracy, %")
         axes[0].text(0.97, 0.05, "thin: grpo", transform=axes[0].transAxes, ha="right")
