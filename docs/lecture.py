@@ -13,6 +13,7 @@ import torch
 import train
 from advantages import VARIANTS
 from grpo import Rollout, sample_rollout
+from tasks import ADD
 
 plt.rcParams.update({"figure.dpi": 72, "axes.spines.top": False, "axes.spines.right": False})
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#888888"
@@ -233,6 +234,31 @@ def continued(model, task, problems, given):
         for (p, text), (rest,) in zip(part, rollout.texts):
             written[p] = text + rest
     return [*written.values()]
+
+
+def change_a_digit(model, problems, place):
+    """Change a digit of the true reasoning of problems of add, and let the model go on.
+
+    place 0: the carry of a step in the middle, where the text then ends; 1: its written digit, and
+    the text has all other steps too. Three lists, an entry a problem: the text given; all of the
+    text, with what the model wrote; whether the next step, or the answer, follows the change.
+    """
+    given, follows = [], []
+    steps_of = [problem.solution.split("#")[0].split(",") for problem in problems]
+    middles = [(problem.level - 1) // 2 for problem in problems]  # so never the last step
+    for steps, k in zip(steps_of, middles):
+        carry, written = int(steps[k][0]), int(steps[k][1])
+        if place == 0:
+            given.append(",".join([*steps[:k], f"{1 - carry}{written}", ""]))
+        else:
+            given.append(",".join([*steps[:k], f"{carry}{(written + 1) % 10}", *steps[k + 1 :]]))
+    texts = continued(model, ADD, problems, given)
+    for problem, text, steps, k in zip(problems, texts, steps_of, middles):
+        more = 1 - 2 * int(steps[k][0])  # a carry too many, or one too few
+        next_step = f"{int(steps[k + 1]) + more:02}"
+        of_carry = text.split(",")[k + 1][:2] == next_step
+        follows.append(of_carry if place == 0 else ADD.coherent(problem, text))
+    return given, texts, follows
 
 
 def read_curves(path, task, variant):
