@@ -33,7 +33,7 @@ from train import base_model, make_problems, parse_arguments
 # What some variants do beside their function.
 ALSO = {"likelihood": "scores the answer", "critic": "trains a network", "culling": "drops prompts"}
 ALSO |= {"verifree": "trains the true answer in place of the sampled one"}
-LOSS_TYPE = {"token": "bnpo", "response": "grpo", "constant": "dr_grpo"}  # TRL's, of `aggregate`
+LOSS_TYPE = {"token": "dapo", "response": "grpo", "constant": "dr_grpo"}  # TRL's, of `aggregate`
 # Settings for this project's model; 512 rows are 64 groups of 8, 296 a 13th of the held-out ones.
 ROWS = {"per_device_train_batch_size": 512, "per_device_eval_batch_size": 296, "bf16": False}
 NEW_TOKENS = len(ADD.longest.solution) + 1
