@@ -18,7 +18,6 @@ changed. The columns, as shares unless another unit is given:
 
     mean_sampled        accuracy at temperature 1, mean over the evaluations: the primary measure
     base_, final_       as in summary.json (docs/files.md), before and after training
-    seconds_per_step    median
     all_fail            mean over the training steps
     scaled              share of training steps whose mean gradient norm was above the limit
 
@@ -55,7 +54,7 @@ SETS = {  # set: variants or controls, tasks, base models, flags
     "sum": (["grpo", "verifree"], ["sum"], SIX, ""),
 }
 # Of summary.json.
-TAKEN = "base_sampled final_sampled final_greedy final_sampled_reasoning_correct seconds_per_step"
+TAKEN = "base_sampled final_sampled final_greedy final_sampled_reasoning_correct"
 
 
 # ---- What is run
@@ -135,14 +134,11 @@ def verify(task: str, variant: str, seed: str) -> None:
 def own(args, flags: list[str]) -> None:
     """Trains variants beside grpo and prints the differences."""
     tasks = args.tasks or ["add"]
-    rest = ([args.lr], [" ".join(flags)], args.seeds or FIRST, [args.out])
-    rows = sum(
-        side_by_side(trained, product(tasks, ["grpo", *args.variants], *rest), args.jobs), []
-    )
-    found = []
-    for task, variant in product(tasks, args.variants):
-        ours = {"task": task, "variant": variant, "lr": args.lr}
-        found.append(effect(rows, ours, ours | {"variant": "grpo"}))
+    names = ["grpo", *args.variants]
+    jobs = product(tasks, names, [args.lr], [" ".join(flags)], args.seeds or FIRST, [args.out])
+    rows = sum(side_by_side(trained, jobs, args.jobs), [])
+    heads = [{"task": x, "variant": y, "lr": args.lr} for x, y in product(tasks, args.variants)]
+    found = [effect(rows, ours, ours | {"variant": "grpo"}) for ours in heads]
     print(f"{table(found)}\n\nThe runs are in {args.out}: python -m tools.curves draws them.")
     print("They are only read from now on, so after an edit of the variant give another --out.")
 

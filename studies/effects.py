@@ -27,6 +27,8 @@ FORMS = ["substituted", "substituted_up", "dense", "log_likelihood"]  # of exper
 SEARCHED = [name for name in NAMES if name != "culling"] + FORMS + ["critic_bounded"]
 SHARES = ("all_fail", "final_sampled_reasoning_correct", "scaled")
 HEAD = ("task", "variant", "lr", "flags")  # and the seed: what a row is of
+# Time of a step over grpo's, as text. Runs say less: on another day a machine has other work, too.
+TIMES = {(row["task"], row["measured"]): row["ratio"] for row in read_rows(TABLES / "speed.csv")}
 
 
 def runs() -> list[dict[str, str]]:
@@ -92,7 +94,6 @@ def effect(rows: list[dict], ours: dict, theirs: dict) -> dict:
     found |= {"average": interval(a - b), "p": sign_flips(a - b)}
     found["end"] = interval(np.subtract(*paired(rows, "final_sampled", ours, theirs)))
     found |= {name: paired(rows, name, ours, theirs)[0].mean() for name in SHARES}
-    found["seconds"] = np.median(np.divide(*paired(rows, "seconds_per_step", ours, theirs)))
     steps = [int(name) for name in rows[0] if name.isdigit()]  # after which there is an accuracy
     # (n, steps) each
     a, b = np.transpose([paired(rows, str(step), ours, theirs) for step in steps], (1, 2, 0))
@@ -137,7 +138,7 @@ COLUMNS = {  # heading -> the text of an effect
     "at the end": lambda x: shown(x["end"]),
     "steps to half": lambda x: shown(x["half"], 1, ".2f").replace("inf", "not reached"),
     "steps to 90 %": lambda x: shown(x["most"], 1, ".2f").replace("inf", "not reached"),
-    "seconds a step": lambda x: f"{x['seconds']:.2f}",
+    "time of a step": lambda x: TIMES.get((x["task"], x["variant"]), ""),
     "all-fail": lambda x: f"{100 * x['all_fail']:.1f}",
     "reasoning correct": lambda x: f"{100 * x['final_sampled_reasoning_correct']:.1f}",
     "scaled": lambda x: f"{100 * x['scaled']:.1f}",

@@ -2,7 +2,7 @@
 
 Everything is measured in turns, in one process: a round has one measurement of each, so what else
 the machine does slows all alike. The first rounds are not counted. Learning rates are next to
-nothing, so all models stay the base model of `add`, and responses keep their lengths.
+nothing, so all models stay the base model of their task, and responses keep their lengths.
 
 A training step of each variant, with the default settings, is compared with grpo's. And a step of
 TRL's GRPOTrainer, on the same architecture with the same weights (twin, in tools/trl_variants.py),
@@ -25,6 +25,7 @@ import train
 from advantages import VARIANTS
 from model import GPT
 from studies.common import TABLES, publish, write_rows
+from studies.effects import TASKS
 from tasks import ADD
 from tools import trl_variants as trl
 from tools.common import markdown, read_rows
@@ -34,9 +35,9 @@ WARM = 3  # rounds that are not counted
 ROUNDS = 20  # that are
 
 
-def steps(base: GPT, *flags: str):
+def steps(base: GPT, task: str, variant: str, *more: str):
     """train.py's loop on a model that stays as it is: yields the seconds of each training step."""
-    args = train.parse_arguments(["--device", "cpu", "--lr", "1e-12", *flags])
+    args = train.parse_arguments(["--task", task, "--variant", variant, "--lr", "1e-12", *more])
     for *_, row in train.train(args, deepcopy(base)):
         yield row["seconds"]
 
@@ -65,25 +66,27 @@ def beside_trl(base: GPT) -> list[dict[str, float]]:
     problems = train.make_problems(ADD, held=False)
     data = trl.Dataset.from_list([problem._asdict() for problem in problems])
     parts = (theirs, partial(trl.verifier, tokenizer), config, data, None, tokenizer)
-    turns = Turns(steps(base, "--minibatches", "1"))
+    turns = Turns(steps(base, "add", "grpo", "--minibatches", "1"))
     trl.GRPOTrainer(*parts, callbacks=[turns]).train()
     return turns.rounds
 
 
-def compared(rounds: list[dict], measured: str, beside: str) -> dict:
+def compared(rounds: list[dict], task: str, measured, beside) -> dict:
     """A row: over the counted rounds, the seconds of the first over those of the second."""
     a, b = (np.array([seconds[x] for seconds in rounds[WARM:]]) for x in (measured, beside))
-    found = {"measured": measured, "beside": beside, "ratio": np.median(a / b)}
+    ratio = round(np.median(a / b), 2)
+    found = {"task": task, "measured": measured, "beside": beside, "ratio": ratio}
     return found | {"smallest": min(a / b), "largest": max(a / b), "seconds": np.median(a)}
 
 
 if __name__ == "__main__":
-    base = train.base_model(train.parse_arguments(["--device", "cpu"]))
     torch.set_num_threads(1)
-    loops = {name: steps(base, "--variant", name) for name in VARIANTS}
-    rounds = [{name: next(loop) for name, loop in loops.items()} for _ in range(WARM + ROUNDS)]
-    rows = [compared(rounds, name, "grpo") for name in VARIANTS]
-    rows.append(compared(beside_trl(base), "TRL", "one mini-batch"))
+    bases = {task: train.base_model(train.parse_arguments(["--task", task])) for task in TASKS}
+    rows = [compared(beside_trl(bases["add"]), "add", "TRL", "one mini-batch")]
+    for task, base in bases.items():
+        loops = {name: steps(base, task, name) for name in VARIANTS}
+        rounds = [{name: next(loop) for name, loop in loops.items()} for _ in range(WARM + ROUNDS)]
+        rows += [compared(rounds, task, name, "grpo") for name in VARIANTS]
     write_rows(ROWS, rows)
     text = markdown([*rows[0]], [[*row.values()] for row in read_rows(ROWS)])
     publish(ROWS, f"# How long a training step takes. See studies/speed.py\n\n{text}\n")
