@@ -82,9 +82,9 @@ def grid(name: str | Path, panels: dict[str, list], columns: int, height: float)
 
 
 def named(found: list[dict], task: str, names: list[str]) -> list[tuple]:
-    """The lines of these variants in a panel of one task."""
+    """The lines of these variants in a panel of one task: base models 4 to 9, which all have."""
     found = [x for x in at(found, task=task) if x["variant"] in names]
-    return [(x["variant"], x, look(x["variant"])) for x in found]
+    return [(x["variant"], x | {"curves": x["curves"][:6]}, look(x["variant"])) for x in found]
 
 
 def alone(found: list[dict], variant: str) -> list[tuple]:
