@@ -148,7 +148,7 @@ def summary(rows: list[dict]) -> str:
         shares = [by_seed(rows, column, **{"task": task, of: name}) for column in columns]
         texts = [shown(interval(x.values()), form=".1f") if x else "" for x in shares]
         lines.append([task, f"`{name}`", *texts])
-    return markdown(["task", of, *(column.replace("_", " ") for column in columns)], lines)
+    return markdown(["task", of, *(f"{column.replace('_', ' ')}, %" for column in columns)], lines)
 
 
 def publish(path: Path, text: str) -> None:
@@ -160,5 +160,5 @@ def publish(path: Path, text: str) -> None:
 def study(text: str, path: Path, measure, tasks: tuple[str, ...]) -> list[dict[str, str]]:
     """The command of a study of six base models; text: its docstring. Returns all rows."""
     rows = complete(path, measure, options(text, SIX, tasks).parse_args())
-    publish(path, f"# {text.splitlines()[0]}\n\n{summary(rows)}\n")
+    publish(path, f"# {text}\n{summary(rows)}\n")
     return rows

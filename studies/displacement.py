@@ -13,7 +13,8 @@ A group is displaced if its slope is negative. No learning rate has to be chosen
 docs/tables/displacement.csv has a row a base seed and variant or control: the share of its groups
 that are displaced, and that minus grpo's. What is there is not measured again; a run of grpo that
 is missing is made.
-docs/tables/displacement.md is made from it alone.
+docs/tables/displacement.md, with means over base models and 95 % t intervals, is made from it
+alone.
 """
 
 from itertools import islice

@@ -10,7 +10,8 @@ reach at all; arXiv 2504.13837 found on language models that there base models o
 made of them by reinforcement learning.
 
 docs/tables/passes.csv has a row a model, a column a k; what is there is not sampled again, and a
-run that is missing is made. docs/tables/passes.md and docs/passes.png are made from it alone.
+run that is missing is made. docs/tables/passes.md, with means over base models and 95 % t
+intervals, and docs/passes.png are made from it alone.
 """
 
 from functools import partial
