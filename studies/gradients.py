@@ -174,30 +174,33 @@ def own(variant: str, task: str, seed: int, out: str) -> None:
 
 
 def dots(task: str) -> list[tuple]:
-    """Of each variant its name, relative signal-to-noise ratio, and effect in studies.compare.
+    """Of variants and controls name, relative signal-to-noise ratio, and effect in studies.compare.
 
     The effect is at the rates chosen there.
     """
     ratios = relative(at(read_rows(ROWS), task=task))
-    of_variants = [x for x in effects(runs()) if x["own"] and x["variant"] in NAMES[1:]]
-    found = [x for x in at(of_variants, task=task) if x["variant"] in ratios]
+    others = [x for x in effects(runs()) if x["own"] and x["variant"] != "grpo"]
+    found = [x for x in at(others, task=task) if x["variant"] in ratios]
     return [(x["variant"], ratios[x["variant"]][0], x) for x in found]
 
 
 def draw(ax, task: str) -> None:
-    """A dot a variant; grpo is where the lines cross; in colour what is significant."""
+    """A dot a variant, a cross a control; grpo is where lines cross; in colour the significant.
+
+    What loses more than 25 points is left out of the picture, but not of the correlation.
+    """
     found = dots(task)
     for name, ratio, x in found:
         how = look(name) if x["significant"] else {"color": "0.5"}
-        ax.plot(ratio, 100 * x["average"][0], "o", label=name, **how)
+        ax.plot(ratio, 100 * x["average"][0], "o" if name in NAMES else "x", label=name, **how)
     ax.set_title(task)
     if len(found) > 2:
-        points = np.array([(ratio, x["average"][0]) for _, ratio, x in found])  # (variants, 2)
+        points = np.array([(ratio, x["average"][0]) for _, ratio, x in found])  # (dots, 2)
         correlation = resampled(lambda drawn: spearmanr(points[drawn]).statistic, len(found))
         ax.set_title(f"{task}\nSpearman {shown(correlation, 1, '.2f')}", fontsize=10)
     ax.axhline(0, color="0.8", zorder=0)
     ax.axvline(1, color="0.8", zorder=0)
-    ax.set(xlabel="signal-to-noise ratio, over grpo's", xscale="log")
+    ax.set(xlabel="signal-to-noise ratio, over grpo's", xscale="log", ylim=(-25, None))
     ax.set_xticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", 1, 2, 4])
     ax.minorticks_off()
     name_lines(ax, 0.05)

@@ -105,15 +105,17 @@ def test_where_a_step_goes():
 
 
 def test_dots(monkeypatch):
-    """A mean of ratios that is not geometric; an effect of another task, rate or control."""
+    """A mean of ratios that is not geometric; an effect of another task or rate; grpo itself."""
     values = (("grpo", 4, 2), ("grpo", 5, 4), ("half", 4, 2), ("half", 5, 16), ("dense", 4, 3))
     rows = [{"task": "add", "variant": x, "seed": seed, "snr": y} for x, seed, y in values]
     x = {"task": "add", "variant": "half", "own": True}
-    others = ({"task": "mul"}, {"own": False}, {"variant": "dense"}, {"variant": "nthr"})
+    c = x | {"variant": "dense"}
+    others = ({"task": "mul"}, {"own": False}, {"variant": "grpo"}, {"variant": "nthr"})
     monkeypatch.setattr(gradients, "read_rows", lambda path: rows)
     monkeypatch.setattr(gradients, "runs", lambda: [])
-    monkeypatch.setattr(gradients, "effects", lambda _: [x, *(x | other for other in others)])
-    assert gradients.dots("add") == [("half", pytest.approx(2.0), x)]
+    monkeypatch.setattr(gradients, "effects", lambda _: [x, c, *(x | other for other in others)])
+    found = gradients.dots("add")
+    assert found == [("half", pytest.approx(2.0), x), ("dense", pytest.approx(1.5), c)]
     (_, low, high) = gradients.relative(rows)["half"]
     assert (low, high) == pytest.approx((1, 4))  # of one base model, of the other
 
