@@ -27,7 +27,7 @@ Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabu
 
 The update trains on the rollout that a variant returns: the same tokens with A filled in, or other
 tokens (`verifree`). "Reported" is what the source, or an experiment before this project, found on
-language models; docs/results.md has what is found here. A variant changes no input, no gradient
+language models; studies/README.md has what is found here. A variant changes no input, no gradient
 flows through A, and padding may hold anything: it is selected away (0 * NaN is NaN).
 """
 

@@ -23,11 +23,11 @@ A baseline b may be subtracted from r(y) if it does not depend on y:
     E[ b grad ln pi_theta ] = b grad sum_y pi_theta(y | x) = b grad 1 = 0
 
 The expected gradient stays; with b near the expected reward its estimates usually scatter less
-(docs/gradients.md). What does depend on y is no baseline: it adds a term of its own to the expected
-gradient, a bias. The mean reward of the other responses of the group is a baseline. GRPO takes the
-mean mu of the whole group: r_i - mu = (G-1)/G (r_i - mean of the others), so only the scale
-changes. Dividing by sigma, the group's standard deviation, changes the objective: prompts with a
-small sigma count more. The result is the advantage A.
+(studies/gradients.md). What does depend on y is no baseline: it adds a term of its own to the
+expected gradient, a bias. The mean reward of the other responses of the group is a baseline. GRPO
+takes the mean mu of the whole group: r_i - mu = (G-1)/G (r_i - mean of the others), so only the
+scale changes. Dividing by sigma, the group's standard deviation, changes the objective: prompts
+with a small sigma count more. The result is the advantage A.
 
 After the first optimiser step the samples are still those of pi_old, but the policy has moved.
 Importance sampling corrects an expectation over samples of another distribution:
@@ -216,7 +216,7 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2)
     1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way keeps
     its gradient. weights: those of token_weights; where they are 0, the padding may hold anything.
     At ratio 1 the gradient is that of the weighted sum of -A log pi_theta. The value means nothing:
-    advantages that sum to 0 make it about 0 (docs/questions.md).
+    advantages that sum to 0 make it about 0 (course/questions.md).
     """
     # Before the exponential: masked after it, a NaN of the padding would still be in the gradient.
     padding = weights == 0

@@ -120,7 +120,7 @@ def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3)
 
 
 def rollout_metrics(rollout: Rollout, trained: Rollout, task: Task) -> dict[str, float]:
-    """Means over groups, responses or tokens of what was sampled; docs/files.md defines each."""
+    """Means over groups, responses or tokens of what was sampled; tools/README.md defines each."""
     values = {
         "reward": rollout.rewards,
         "all_fail": (rollout.rewards == 0).all(1),
@@ -243,7 +243,7 @@ def parse_arguments(argv: list[str]) -> Namespace:
     add("--layers", type=number(int, 1, 24), default=2, help="blocks of the GPT")
     add("--width", type=number(int, 4, 2048, 4), default=64, help="width of the GPT, 4 times n")
     add("--threads", type=number(int, 1, 1024), default=1, help="processor threads for training")
-    # The default is where all numbers of docs/ were made, whatever the machine has.
+    # The default is where all numbers of studies/ were made, whatever the machine has.
     add("--device", choices=devices, default="cpu", help="where to compute")
     add("--out", default="runs", help="folder of all runs")
     # The variant is parsed first: its own loss is the default where no flag is given.

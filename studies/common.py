@@ -15,7 +15,7 @@ from scipy import stats
 import train
 from tools.common import ROOT, markdown, read_rows
 
-TABLES = ROOT / "docs" / "tables"
+TABLES = ROOT / "studies" / "results"
 SIX = range(4, 10)  # base models
 TWELVE = range(4, 16)
 

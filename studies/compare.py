@@ -1,32 +1,32 @@
 """What training brings: python -m studies.compare --set variants [--seeds 4 5] [--tasks mul]
 
-docs/rule.md is the protocol. Every seed has a base model of its own, and for one seed all variants
+protocol.md is the protocol. Every seed has a base model of its own, and for one seed all variants
 draw the same problems in the same order (culling apart), so differences from grpo are paired. Sets:
 
-    rates      base models 1-3: each variant at three learning rates, or four (studies.effects)
+    rates      base models 1-3: each variant at three learning rates, or four (studies.analysis)
     variants   4-15: each variant at the best of these, and at that of grpo
     forms      rates as above of experiment 5's other forms and of critic_bounded; then 4-9
     controls   4-9: the other controls, at grpo's rate
     free       4-9: grpo and compensation on add without clip and limit, each at its own rate
     sum        4-9: grpo and verifree on sum, at their rates on add
 
-docs/tables/compare.csv has a row a run: `python train.py --task TASK --variant VARIANT --seed SEED
+results/compare.csv has a row a run: `python train.py --task TASK --variant VARIANT --seed SEED
 --base-seed SEED --lr LR FLAGS`, on one thread and with AVX2 (train.py alone takes no controls);
-docs/tables/curves.csv its sampled accuracy at every evaluation. Rows are added as runs finish. What
+results/curves.csv its sampled accuracy at every evaluation. Rows are added as runs finish. What
 has a row is not run again, and a finished run in --out is only read: remove it when the core has
 changed. The columns, as shares unless another unit is given:
 
     mean_sampled        accuracy at temperature 1, mean over the evaluations: the primary measure
-    base_, final_       as in summary.json (docs/files.md), before and after training
+    base_, final_       as in summary.json (tools/README.md), before and after training
     all_fail            mean over the training steps
     scaled              share of training steps whose mean gradient norm was above the limit
 
-docs/tables/compare.md and four pictures are made from the two files alone. And:
+results/compare.md and four pictures are made from the two files alone. And:
 
     --finished               adds rows of runs that have finished in --out, and runs nothing
     --verify add grpo 4      makes a committed run again and says which columns agree
     --variants mine other    trains these beside grpo, on --tasks and --seeds, and writes no file of
-                             docs/; --lr, and what else stands on the line, goes to train.py
+                             results/; --lr, and what else stands on the line, goes to train.py
 """
 
 import json
@@ -38,9 +38,9 @@ import numpy as np
 
 from studies import pictures
 from studies.common import SIX, TWELVE, at, options, publish, side_by_side, write_rows, written
-from studies.controls import CONTROLS
-from studies.effects import CURVES, FIRST, FORMS, HEAD, NAMES, ROWS, SEARCHED, TASKS
-from studies.effects import by_rate, chosen, effect, effects, page, runs, table, to_try
+from studies.ablations import CONTROLS
+from studies.analysis import CURVES, FIRST, FORMS, HEAD, NAMES, ROWS, SEARCHED, TASKS
+from studies.analysis import by_rate, chosen, effect, effects, page, runs, table, to_try
 from studies.runs import is_finished, run
 from tools.common import read_rows
 

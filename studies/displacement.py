@@ -10,10 +10,10 @@ mean log-likelihood, Eq. 2 there, in proportion to
 
 A group is displaced if its slope is negative. No learning rate has to be chosen for that.
 
-docs/tables/displacement.csv has a row a base seed and variant or control: the share of its groups
+results/displacement.csv has a row a base seed and variant or control: the share of its groups
 that are displaced, and that minus grpo's. What is there is not measured again; a run of grpo that
 is missing is made.
-docs/tables/displacement.md, with means over base models and 95 % t intervals, is made from it
+results/displacement.md, with means over base models and 95 % t intervals, is made from it
 alone.
 """
 

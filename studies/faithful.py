@@ -16,7 +16,7 @@ A step of `sum` hands on all of it, so "carry" is a running total, changed by on
 changed. Two shares are counted: responses that are, to the character, what follows; and those that
 give the true answer, whatever is given ("truth"). The rest is neither.
 
-docs/tables/faithful.csv has a row a model, shares from 0 to 1; docs/tables/faithful.md, with means
+results/faithful.csv has a row a model, shares from 0 to 1; results/faithful.md, with means
 over base models and 95 % t intervals, is made from it alone. What is there is not measured again; a
 run that is missing is made.
 """

@@ -27,9 +27,9 @@ trained as in train.train, by 160 updates on other rollouts of the same weights,
 is. culling has the gradient of grpo. grpo_G2 to grpo_G64 have groups of that size, as many
 responses and other rollouts.
 
-docs/tables/gradients.csv has a row a task, base seed and variant or control; what is there is not
-measured again. docs/tables/gradients.md is made from it alone, docs/gradients.png from it and
-docs/tables/compare.csv.
+results/gradients.csv has a row a task, base seed and variant or control; what is there is not
+measured again. results/gradients.md is made from it alone, results/gradients.png from it and
+results/compare.csv.
 """
 
 import numpy as np
@@ -43,8 +43,8 @@ from advantages import LOSS, VARIANTS, Critic, grpo, rloo
 from grpo import Rollout, policy_loss, response_logprobs, sample_rollout, token_weights
 from studies.common import TABLES, TWELVE, at, by_seed, complete, options, paired, publish
 from studies.common import resampled, settings, shown
-from studies.controls import CONTROLS, CONTROLS_LOSS
-from studies.effects import NAMES, effects, runs
+from studies.ablations import CONTROLS, CONTROLS_LOSS
+from studies.analysis import NAMES, effects, runs
 from studies.pictures import WIDTH, look, name_lines, picture
 from tasks import TASKS
 from tools.common import markdown, read_rows

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from studies.common import at, interval
-from studies.effects import FORMS, NAMES, RATES, TASKS, by_rate
+from studies.analysis import FORMS, NAMES, RATES, TASKS, by_rate
 from tools.common import ROOT, pyplot
 
 SPLIT = ("critic", "culling")  # some runs collapse, others do not: single runs are drawn
@@ -22,10 +22,10 @@ WIDTH = 6.7  # inches: 804 pixels
 # ---- What all studies draw with
 @contextmanager
 def picture(name: str | Path, panels: int = 1, rows: int = 1, **settings):
-    """The axes to draw on, an array if there are several panels; then docs/<name> is written."""
+    """The axes to draw on, an array if there are several panels; then results/<name> is written."""
     figure, axes = pyplot().subplots(rows, panels, layout="constrained", **settings)
     yield axes
-    figure.savefig(ROOT / "docs" / name, dpi=120)
+    figure.savefig(ROOT / "studies" / "results" / name, dpi=120)
 
 
 def look(name: str) -> dict:

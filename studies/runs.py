@@ -12,8 +12,8 @@ from pathlib import Path
 
 import train
 from studies.common import TABLES, settings
-from studies.controls import add_controls
-from studies.effects import chosen
+from studies.ablations import add_controls
+from studies.analysis import chosen
 from tools.common import finished, read_rows
 
 

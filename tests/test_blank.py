@@ -1,4 +1,4 @@
-"""tools.blank as a student runs it; docs/grade.py runs the assignment."""
+"""course.blank as a student runs it; course/instructor/grade.py runs the assignment."""
 
 import ast
 import shutil
@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tools.blank import assignment
+from course.blank import assignment
 
 GIT = "git -c user.name=me -c user.email=me@localhost"
 
 
 def blank(folder: Path, arguments: str) -> tuple[int, list[str], list[str]]:
     """Status, lines of output, lines on standard error."""
-    command = [sys.executable, "-m", "tools.blank", *arguments.split()]
+    command = [sys.executable, "-m", "course.blank", *arguments.split()]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
 
@@ -22,8 +22,8 @@ def test_what_is_not_committed_is_not_lost(tmp_path):
     """An hour's work overwritten, half a job, an error without what is allowed, a wrong body."""
     for name in (
         "tools/__init__.py",
-        "tools/blank.py",
-        "docs/assignment.md",
+        "course/blank.py",
+        "course/README.md",
         "grpo.py",
         "model.py",
     ):

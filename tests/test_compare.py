@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("scipy.stats", reason="see studies/requirements.txt")
 import train  # noqa: E402
-from studies import common, compare, effects, pictures  # noqa: E402
-from studies.effects import FIRST, GRID, SEARCHED, TASKS  # noqa: E402
+from studies import analysis, common, compare, pictures  # noqa: E402
+from studies.analysis import FIRST, GRID, SEARCHED, TASKS  # noqa: E402
 
 
 def made(task, variant, lr, values, seeds=FIRST, flags=""):
@@ -41,24 +41,24 @@ def test_rates():
     """A rate that is chosen too early, on other base models, or of the grid alone."""
     rows = searched("add", "grpo", [0.7, 0.6, 0.5]) + searched("add", "nthr", [0.7, 0.6, 0.8])
     rows += made("add", "grpo", 6e-4, [0.9] * 6, range(4, 10))
-    assert effects.chosen(rows, "add", "culling") == effects.chosen(rows, "sum", "grpo") == 3e-4
-    assert effects.chosen(rows[:8], "add", "grpo") is None  # two base models at the last rate
-    assert effects.chosen(rows, "add", "nthr") is None  # the end of the grid
-    assert effects.to_try(effects.by_rate(rows, "add", "nthr")) == [3e-4, 1.5e-4, 6e-4, 1.2e-3]
+    assert analysis.chosen(rows, "add", "culling") == analysis.chosen(rows, "sum", "grpo") == 3e-4
+    assert analysis.chosen(rows[:8], "add", "grpo") is None  # two base models at the last rate
+    assert analysis.chosen(rows, "add", "nthr") is None  # the end of the grid
+    assert analysis.to_try(analysis.by_rate(rows, "add", "nthr")) == [3e-4, 1.5e-4, 6e-4, 1.2e-3]
     for beyond, best in ((0.75, 6e-4), (0.9, 1.2e-3)):
         more = made("add", "nthr", 1.2e-3, [beyond] * 3)
-        assert effects.chosen([*rows, *more], "add", "nthr") == best
+        assert analysis.chosen([*rows, *more], "add", "nthr") == best
 
 
 def test_speed():
     """A curve that falls again; a level that is never reached; gains counted from 0."""
     steps = np.array([0, 25, 50, 75])
-    assert effects.reached(steps, np.array([0, 0.4, 0.2, 0.8]), 0.6) == pytest.approx(62.5)
-    assert effects.reached(steps, np.array([0, 0.4, 0.2, 0.4]), 0.5) == np.inf
+    assert analysis.reached(steps, np.array([0, 0.4, 0.2, 0.8]), 0.6) == pytest.approx(62.5)
+    assert analysis.reached(steps, np.array([0, 0.4, 0.2, 0.4]), 0.5) == np.inf
     theirs = np.array([[0.1, 0.2, 0.4, 0.5], [0.1, 0.2, 0.2, 0.5]])
     ours = np.array([[0.1, 0.6, 0.6, 0.2], [0.1, 0.4, 0.4, 0.4]])
     half = 12.5 / 50, 12.5 / 50, (50 / 3) / (50 + 25 / 3)  # both base models, both, the second
-    assert effects.speed(steps, ours, theirs, 0.5) == pytest.approx(half)
+    assert analysis.speed(steps, ours, theirs, 0.5) == pytest.approx(half)
 
 
 def test_jobs(monkeypatch):
@@ -66,7 +66,7 @@ def test_jobs(monkeypatch):
     assert [len([*compare.jobs(name, [])]) for name in compare.SETS] == [234, 0, 90, 0, 0, 0]
     rows = [row for x in product(TASKS, SEARCHED) for row in searched(*x, [0.7, 0.6, 0.5])]
     for name in ("nthr", "dense"):
-        for row in effects.at(rows, task="add", variant=name, lr=6e-4):
+        for row in analysis.at(rows, task="add", variant=name, lr=6e-4):
             row["mean_sampled"] = "0.8"
         rows += made("add", name, 1.2e-3, [0.1] * 3)
     jobs = {name: [*compare.jobs(name, rows)] for name in compare.SETS}
@@ -92,13 +92,13 @@ def test_a_row_of_a_run(tmp_path, monkeypatch):
     assert "nthr-seed4-base_seed4-lr0.0006-max_grad_norm" in folder.name
     monkeypatch.setattr(train, "run", None)
     assert compare.trained(*job, tmp_path) == [row]
-    for module, name in product((compare, effects), ("ROWS", "CURVES")):
+    for module, name in product((compare, analysis), ("ROWS", "CURVES")):
         monkeypatch.setattr(module, name, tmp_path / name)
     other = row | {"seed": 3}
     compare.add([row])
     compare.add([other, row])
-    assert effects.runs() == [common.written(x) for x in (other, row)]
-    assert [*common.read_rows(tmp_path / "CURVES")[0]] == [*effects.HEAD, "seed", "0", "2"]
+    assert analysis.runs() == [common.written(x) for x in (other, row)]
+    assert [*common.read_rows(tmp_path / "CURVES")[0]] == [*analysis.HEAD, "seed", "0", "2"]
     steps = [dict.fromkeys(train.COLUMNS.split(), i) for i in range(1, 5)]
     steps[0]["sampled"] = steps[2]["sampled"] = ""
     steps[3]["grad_norm"] = 1e10
@@ -111,9 +111,9 @@ def test_a_row_of_a_run(tmp_path, monkeypatch):
 def test_a_page_of_some_rows(tmp_path, monkeypatch):
     """Other pairs of runs, another family of comparisons, bold for what is not significant."""
     monkeypatch.setattr(pictures, "ROOT", tmp_path)
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "studies" / "results").mkdir(parents=True)
     first = [x for x in product(TASKS, SEARCHED) for x in searched(*x, [0.5, 0.2, 0.1])]
-    assert effects.effects(first) == []
+    assert analysis.effects(first) == []
     about = partial(pytest.approx, abs=0.01)  # rows have five digits
     level = np.linspace(0.3, 0.6, 12)  # of base models
     rows = []
@@ -135,22 +135,22 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
         rows += made(*head[:3], values[::-1], range(n + 3, 3, -1), *head[3:])
         expected[tuple(map(str, head))] = (about(gain), about(gain / 2), n)
     rows += made("add", "half", 3e-4, [0.0], [16])  # where grpo has no run
-    found = effects.effects(first + rows)
+    found = analysis.effects(first + rows)
     assert {
-        tuple(x[name] for name in effects.HEAD): (100 * x["average"][0], 100 * x["end"][0], x["n"])
+        tuple(x[name] for name in analysis.HEAD): (100 * x["average"][0], 100 * x["end"][0], x["n"])
         for x in found
     } == expected
     assert {x["variant"] for x in found if x["significant"]} == {"half", "critic"}
     (_, grpo, _) = pictures.alone([x for x in found if x["own"]], "nthr")[1]
     assert grpo["curves"][:, -1].mean() == pytest.approx(level[:9].mean(), abs=1e-4)
-    page = effects.page(first, found)
+    page = analysis.page(first, found)
     assert (page.count("**+"), page.count("**-")) == (1, 1)
     parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
     assert parts == [0, 4, 1, 1, 2, 0, len(SEARCHED)]
     assert "| add | `half` | 0.0003 | 12 | **+10.0" in page
     assert page.count("| sum |") == 2
     pictures.draw([], [])
-    assert not [*tmp_path.glob("docs/*")]
+    assert not [*tmp_path.glob("studies/results/*")]
     pictures.draw(first, found)
-    drawn = {path.name for path in tmp_path.glob("docs/*")}
+    drawn = {path.name for path in tmp_path.glob("studies/results/*")}
     assert drawn == {"learning.png", "answers.png", "curves.png", "rates.png"}

@@ -13,7 +13,7 @@ pytest.importorskip("scipy", reason="the studies need scipy: see studies/require
 import train  # noqa: E402
 from advantages import grpo, likelihood, standardise  # noqa: E402
 from grpo import answer_likelihood, policy_loss, response_logprobs, token_bias, update  # noqa: E402
-from studies import controls, displacement, faithful, gradients, passes  # noqa: E402
+from studies import ablations, displacement, faithful, gradients, pass_at_k  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
 
@@ -125,7 +125,7 @@ def test_pass_at_k():
     for k, c in product((1, 2, 4, 6), (0, 1, 3, 6)):
         subsets = [*combinations([True] * c + [False] * (6 - c), k)]
         share = np.mean([any(subset) for subset in subsets])
-        assert passes.pass_at(k, np.array([c, 6]), 6) == pytest.approx((share + 1) / 2)
+        assert pass_at_k.pass_at(k, np.array([c, 6]), 6) == pytest.approx((share + 1) / 2)
 
 
 def test_spared_tokens(monkeypatch):
@@ -136,9 +136,9 @@ def test_spared_tokens(monkeypatch):
     pi = rollout.logprobs.exp()
     for share in (0.04, 0.9):
         selected = (A < 0) & (torch.rand(A.size()) < share)  # in place of what nthr selects
-        on = controls.on_tokens(rollout, A.masked_fill(selected, 0.0))
-        monkeypatch.setattr(controls, "nthr_eta0", lambda _: on)
-        found = controls.random_sparing(rollout).A
+        on = ablations.on_tokens(rollout, A.masked_fill(selected, 0.0))
+        monkeypatch.setattr(ablations, "nthr_eta0", lambda _: on)
+        found = ablations.random_sparing(rollout).A
         spared, others = (A < 0) & (found == 0), (A < 0) & ~selected
         assert 1 < spared.sum() == min(selected.sum(), others.sum())
         assert not (spared & selected).any()
@@ -172,7 +172,7 @@ def decoded(x):
 
 def test_a_baseline_does_not_see_its_token():
     """A prefix that includes the token itself, or a mean that includes the response itself."""
-    A = controls.prefix_baseline(of_sums()).A[0]
+    A = ablations.prefix_baseline(of_sums()).A[0]
     close(A[0], torch.tensor([1.0] * 9))  # no other response is correct
     close(A[1], -torch.tensor([1 / 3, 1 / 2, 1.0, 1.0, 1.0] + [1 / 3] * 4))
 
@@ -181,8 +181,8 @@ def test_true_answers():
     """An answer put behind the wrong reasoning or into a mixed group; a rollout that is changed."""
     rollout = of_sums()
     before = decoded(rollout)
-    x = controls.substituted(rollout)
-    up = controls.substituted_up(rollout)
+    x = ablations.substituted(rollout)
+    up = ablations.substituted_up(rollout)
     assert decoded(rollout) == before and rollout.A is None
     ends = ["15,21#20$", "05,20#20$", "1#20$", "#20$"]
     assert decoded(x) == decoded(up) == [[text + "$" for text in TEXTS], ends]
@@ -193,7 +193,7 @@ def test_true_answers():
     close(up.A[0], x.A[0])
     torch.manual_seed(SEED)
     L = answer_likelihood(rollout)[1]
-    shuffled = controls.shuffled_L(rollout).A[1, :, 0]
+    shuffled = ablations.shuffled_L(rollout).A[1, :, 0]
     close(shuffled.sort()[0], standardise(L[None])[0].sort()[0], 1e-5)
 
 
@@ -201,8 +201,8 @@ def test_dense_and_log_likelihood():
     """L of another answer or without its end; an advantage for what has no marker."""
     rollout = of_sums()
     rollout.problems[1] = problem(TASKS["sum"], [7, 8, 6], 3)
-    x = controls.log_likelihood(rollout)
-    undivided = controls.verifree_undivided(rollout)
+    x = ablations.log_likelihood(rollout)
+    undivided = ablations.verifree_undivided(rollout)
     assert decoded(undivided) == decoded(x)
     assert decoded(x)[1] == ["15,21#21$", "05,20#21$", "1$", "#21$"]
     for p in range(2):
@@ -210,7 +210,7 @@ def test_dense_and_log_likelihood():
         there = torch.tensor(["#" in text for text in decoded(rollout)[p]])
         mu = (log_L.exp() * there).mean()
         others = (4 * log_L.exp() * there - 4 * mu) / 3
-        A = controls.dense(rollout).A[p]
+        A = ablations.dense(rollout).A[p]
         close(A[:, 0], others / ((mu * (1 - mu)).sqrt() + 1e-6), 1e-4)
         assert all(len(row[m].unique()) == 1 for row, m in zip(A, rollout.mask[p]))
         log_L = log_L.where(there, log_L[there].min())
@@ -221,13 +221,13 @@ def test_dense_and_log_likelihood():
         close(undivided.A[p], plain.masked_fill(~x.mask[p], 0.0), 1e-5)
     none = scripted(rollout.problems, [["15,20", "1", "2", ""]] * 2)
     none.model = rollout.model
-    assert not controls.log_likelihood(none).A.any() and not controls.dense(none).A.any()
+    assert not ablations.log_likelihood(none).A.any() and not ablations.dense(none).A.any()
 
 
 def test_the_bounded_critic():
     """A bias beyond 1, in A or in the loss; a critic that does not learn."""
     rollout = of_sums()
-    critic = controls.CriticBounded(tiny_gpt(outputs=1), lr=0.01)
+    critic = ablations.CriticBounded(tiny_gpt(outputs=1), lr=0.01)
     critic.network.unembed.weight.data *= 100
     raw = token_bias(critic.network, rollout).detach()
     before = critic.network.embed_position.weight.detach().clone()
@@ -238,12 +238,12 @@ def test_the_bounded_critic():
 
 def test_controls_can_be_trained(monkeypatch):
     """A name that the command line does not take, or with another variant's loss."""
-    monkeypatch.setattr(controls, "VARIANTS", train.VARIANTS.copy())
-    monkeypatch.setattr(controls, "LOSS", train.LOSS.copy())
-    monkeypatch.setattr(train, "VARIANTS", controls.VARIANTS)
-    monkeypatch.setattr(train, "LOSS", controls.LOSS)
-    controls.add_controls()
-    for name in controls.CONTROLS:
+    monkeypatch.setattr(ablations, "VARIANTS", train.VARIANTS.copy())
+    monkeypatch.setattr(ablations, "LOSS", train.LOSS.copy())
+    monkeypatch.setattr(train, "VARIANTS", ablations.VARIANTS)
+    monkeypatch.setattr(train, "LOSS", ablations.LOSS)
+    ablations.add_controls()
+    for name in ablations.CONTROLS:
         args = train.parse_arguments(["--variant", name, "--prompts", "2", "--width", "8"])
         assert (args.aggregate == "constant") == (name == "prefix_baseline")
         args.steps = 1

@@ -1,7 +1,7 @@
 """Curves of your own runs: python -m tools.curves RUN [RUN ...] [--out curves.png]
 
 RUN is the folder of a run, for example runs/add-grpo-seed0. A panel for each of some columns of
-metrics.csv, which docs/files.md defines, with a line for each run.
+metrics.csv, which tools/README.md defines, with a line for each run.
 """
 
 import argparse

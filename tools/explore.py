@@ -5,7 +5,7 @@ metrics and, for one held-out problem of each level, a group of eight responses 
 say of their tokens. The problem is the first that the base model solves in one of eight responses,
 or the first of all.
 
-Writes docs/explore.html, which needs no network: the template tools/explore.html with the data.
+Writes tools/explore.html, which needs no network: tools/explore.template.html with the data.
 Ten minutes on one core.
 """
 
@@ -69,10 +69,10 @@ def page(runs: dict[str, dict]) -> str:
     """The template with its data."""
     texts = {name: inspect.getdoc(VARIANTS[name]) for name in NAMES}
     data = json.dumps({"variants": texts, "runs": runs}, separators=(",", ":"))
-    return (ROOT / "tools" / "explore.html").read_text().replace("DATA", data)
+    return (ROOT / "tools" / "explore.template.html").read_text().replace("DATA", data)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     runs = {f"{t}-{v}": follow(t, v) for t, v in product(("add", "mul"), ("grpo", "verifree"))}
-    (ROOT / "docs" / "explore.html").write_text(page(runs))
+    (ROOT / "tools" / "explore.html").write_text(page(runs))

@@ -13,7 +13,7 @@ A language model, with rewards of your own, 0 or 1, in a program in the reposito
     config = GRPOConfig(**trl_settings("nthr"), num_generations=8)
     VariantTrainer("nthr", model, reward_function, config, dataset).train()
 
-Needs the packages of tools/requirements-trl.txt; docs/trainers.md says more.
+Needs the packages of tools/requirements-trl.txt; tools/trainers.md says more.
 """
 
 from functools import partial

@@ -1,6 +1,6 @@
 """What the rows of studies.compare say: chosen rates, differences from grpo, speed of learning.
 
-And the page that is made of it, docs/tables/compare.md. Rates are chosen on base models 1 to 3;
+And the page that is made of it, results/compare.md. Rates are chosen on base models 1 to 3;
 everything else is of the other base models.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 from advantages import VARIANTS
 from studies.common import TABLES, at, by_seed, holm, interval, paired, resampled
 from studies.common import shown, sign_flips
-from studies.controls import CONTROLS
+from studies.ablations import CONTROLS
 from tools.common import markdown, read_rows
 
 ROWS = TABLES / "compare.csv"
@@ -28,7 +28,7 @@ SEARCHED = [name for name in NAMES if name != "culling"] + FORMS + ["critic_boun
 SHARES = ("all_fail", "final_sampled_reasoning_correct", "scaled")
 HEAD = ("task", "variant", "lr", "flags")  # and the seed: what a row is of
 # Time of a step over grpo's, as text. Runs say less: on another day a machine has other work, too.
-TIMES = {(row["task"], row["measured"]): row["ratio"] for row in read_rows(TABLES / "speed.csv")}
+TIMES = {(row["task"], row["measured"]): row["ratio"] for row in read_rows(TABLES / "timing.csv")}
 
 
 def runs() -> list[dict[str, str]]:
@@ -174,4 +174,4 @@ def page(rows: list[dict], found: list[dict]) -> str:
         "shortcut": table(at(own, task="sum")),
         "rates": rates(rows),
     }
-    return Path(__file__).with_name("compare.md").read_text().format(**parts)
+    return Path(__file__).with_name("compare.template.md").read_text().format(**parts)

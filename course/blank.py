@@ -1,8 +1,8 @@
-"""Functions to write yourself: python -m tools.blank policy_loss Block.forward
+"""Functions to write yourself: python -m course.blank policy_loss Block.forward
 
 Of each function signature and docstring stay, and `raise NotImplementedError` takes the place of
 its body. Prints the commands that check what you write. --all: every function of the assignment,
-docs/assignment.md. Run it in a copy of the project.
+course/README.md. Run it in a copy of the project.
 """
 
 import ast
@@ -15,7 +15,7 @@ from subprocess import getoutput
 def assignment() -> dict[str, tuple[str, str]]:
     """function -> its file, and the command that checks it: from the headings of the parts."""
     found = {}
-    for part in Path("docs/assignment.md").read_text().split("\n### ")[1:]:
+    for part in Path("course/README.md").read_text().split("\n### ")[1:]:
         path, *functions = re.findall("`(.+?)`", part.splitlines()[0])
         command = re.search("python -m pytest .+", part)[0]
         found |= dict.fromkeys(functions, (path, command))
@@ -34,7 +34,7 @@ def blanked(source: str, name: str) -> str:
 
 
 if __name__ == "__main__":
-    parser = ArgumentParser("tools.blank", SUPPRESS, __doc__.splitlines()[0])
+    parser = ArgumentParser("course.blank", SUPPRESS, __doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="a function of the assignment")
     parser.add_argument("--all", action="store_true", help="all its functions")
     parser.add_argument("--force", action="store_true", help="even if changes are lost")

@@ -1,4 +1,4 @@
-"""How long does a training step take, on one thread? python -m studies.speed
+"""How long does a training step take, on one thread? python -m studies.timing
 
 Everything is measured in turns, in one process: a round has one measurement of each, so what else
 the machine does slows all alike. The first rounds are not counted. Learning rates are next to
@@ -9,8 +9,8 @@ TRL's GRPOTrainer, on the same architecture with the same weights (twin, in tool
 with a step of grpo with one mini-batch, as TRL has: sampling, rewards, update. TRL reads all
 groups, ours those with an advantage. Its packages are those of tools/requirements-trl.txt.
 
-docs/tables/speed.csv has a row for each comparison: the ratio of the two in a round, its median,
-smallest and largest; and the median seconds of the first. docs/tables/speed.md is made from it.
+results/timing.csv has a row for each comparison: the ratio of the two in a round, its median,
+smallest and largest; and the median seconds of the first. results/timing.md is made from it.
 """
 
 from copy import deepcopy
@@ -25,12 +25,12 @@ import train
 from advantages import VARIANTS
 from model import GPT
 from studies.common import TABLES, publish, write_rows
-from studies.effects import TASKS
+from studies.analysis import TASKS
 from tasks import ADD
 from tools import trl_variants as trl
 from tools.common import markdown, read_rows
 
-ROWS = TABLES / "speed.csv"
+ROWS = TABLES / "timing.csv"
 WARM = 3  # rounds that are not counted
 ROUNDS = 20  # that are
 
@@ -89,4 +89,4 @@ if __name__ == "__main__":
         rows += [compared(rounds, task, name, "grpo") for name in VARIANTS]
     write_rows(ROWS, rows)
     text = markdown([*rows[0]], [[*row.values()] for row in read_rows(ROWS)])
-    publish(ROWS, f"# How long a training step takes. See studies/speed.py\n\n{text}\n")
+    publish(ROWS, f"# How long a training step takes. See studies/timing.py\n\n{text}\n")

@@ -33,7 +33,7 @@ def generator(seed):
 
 
 def load(task, name):
-    """A model whose weights are kept in docs/weights, as 16-bit numbers."""
+    """A model whose weights are kept in course/weights, as 16-bit numbers."""
     model = train.new_model(train.parse_arguments(["--task", task]))
     weights = torch.load(f"weights/{name}.pt", weights_only=True)
     model.load_state_dict({key: w.float() for key, w in weights.items()})

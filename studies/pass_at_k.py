@@ -1,4 +1,4 @@
-"""Does training teach what the base model cannot do? python -m studies.passes [--seeds 4 5]
+"""Does training teach what the base model cannot do? python -m studies.pass_at_k [--seeds 4 5]
 
 pass@k on `mul`: the share of 120 held-out problems, 30 a level, to which at least one of k
 responses is correct. 1,024 are sampled, at temperature 1. If c of n are correct, the estimate
@@ -9,9 +9,9 @@ has no bias, while 1 - (1 - c/n)^k has one. k = 1 is accuracy. At a large k it i
 reach at all; arXiv 2504.13837 found on language models that there base models overtake what was
 made of them by reinforcement learning.
 
-docs/tables/passes.csv has a row a model, a column a k; what is there is not sampled again, and a
-run that is missing is made. docs/tables/passes.md, with means over base models and 95 % t
-intervals, and docs/passes.png are made from it alone.
+results/pass_at_k.csv has a row a model, a column a k; what is there is not sampled again, and a
+run that is missing is made. results/pass_at_k.md, with means over base models and 95 % t
+intervals, and results/pass_at_k.png are made from it alone.
 """
 
 from functools import partial
@@ -66,6 +66,6 @@ def draw(ax, rows: list[dict]) -> None:
 
 
 if __name__ == "__main__":
-    rows = study(__doc__, TABLES / "passes.csv", partial(of_models, AFTER, measured), ("mul",))
-    with picture("passes.png", figsize=(WIDTH, 3.8)) as ax:
+    rows = study(__doc__, TABLES / "pass_at_k.csv", partial(of_models, AFTER, measured), ("mul",))
+    with picture("pass_at_k.png", figsize=(WIDTH, 3.8)) as ax:
         draw(ax, rows)

@@ -1,7 +1,7 @@
-"""Checks docs/assignment.md, or grades: python docs/grade.py [FOLDER OF A STUDENT]
+"""Checks course/README.md, or grades: python course/instructor/grade.py [FOLDER OF A STUDENT]
 
 Without a folder, for each part, while all later parts are blank: its command passes; it finds each
-mistake of docs/wrong_solutions.md by the test named there; on blank functions it fails. All in one
+mistake of wrong_solutions.md by the test named there; on blank functions it fails. All in one
 process, in a copy of the project, whose modules are imported anew each time.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, ".")
-from tools.blank import assignment, blanked
+from course.blank import assignment, blanked
 
 CORE = ("tasks", "model", "grpo", "advantages", "train")
 PARTS = assignment()  # function -> file, command
@@ -33,7 +33,7 @@ class Failed(set):
 
 def failed(command: str) -> Failed:
     """What fails of a part's command. Not empty, too, if its tests cannot be run."""
-    for name in (*CORE, "test_grpo", "test_details", "test_runs"):
+    for name in (*CORE, "test_grpo", "test_core", "test_train"):
         sys.modules.pop(name, None)
     found = Failed()
     arguments = shlex.split(command)[3:]  # after python -m pytest
@@ -74,11 +74,12 @@ def amiss(wrong: list[tuple]):
 
 if __name__ == "__main__":
     sys.dont_write_bytecode = True  # two versions of a file may have the same size and second
-    points = re.findall(r"^### .*\((\d+) points", Path("docs/assignment.md").read_text(), re.M)
+    points = re.findall(r"^### .*\((\d+) points", Path("course/README.md").read_text(), re.M)
     handed_in = [Path(folder, f"{name}.py").resolve() for folder in sys.argv[1:2] for name in CORE]
-    wrong = [] if handed_in else [*mistakes(Path("docs/wrong_solutions.md").read_text())]
+    mistaken = Path("course/instructor/wrong_solutions.md").read_text()
+    wrong = [] if handed_in else [*mistakes(mistaken)]
     with tempfile.TemporaryDirectory() as copy:
-        left_out = shutil.ignore_patterns(".*", "__*", "docs", "runs")
+        left_out = shutil.ignore_patterns(".*", "__p*", "runs")
         shutil.copytree(".", copy, ignore=left_out, dirs_exist_ok=True)
         os.chdir(copy)
         for path in handed_in:
