@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from advantages import VARIANTS
-from studies.common import TABLES, at, by_seed, holm, interval, paired, resampled
-from studies.common import shown, sign_flips
+from studies.common import TABLES, at, by_seed, holm, interval, markdown, paired, read_rows
+from studies.common import resampled, shown, sign_flips
 from studies.ablations import CONTROLS
-from tools.common import markdown, read_rows
 
 ROWS = TABLES / "compare.csv"
 CURVES = TABLES / "curves.csv"

@@ -13,9 +13,8 @@ import torch
 from scipy import stats
 
 import train
-from tools.common import ROOT, markdown, read_rows
 
-TABLES = ROOT / "studies" / "results"
+TABLES = Path(__file__).parent / "results"
 SIX = range(4, 10)  # base models
 TWELVE = range(4, 16)
 
@@ -37,6 +36,12 @@ def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
 
 
 # ---- Rows
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV; none if there is no such file."""
+    text = path.read_text() if path.exists() else ""
+    return [*csv.DictReader(text.splitlines())]
+
+
 def written(row: dict) -> dict[str, str]:
     """A row as it stands in a CSV: floats with five digits."""
     return {name: f"{x:.5g}" if isinstance(x, float) else str(x) for name, x in row.items()}
@@ -131,6 +136,11 @@ def holm(p: dict, comparisons: int, level: float = 0.05) -> set:
 
 
 # ---- Text
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def shown(values: tuple[float, float, float], scale: float = 100, form: str = "+.1f") -> str:
     """What interval() or resampled() returns, as text; without an interval the mean alone."""
     mean, low, high = (format(scale * value, form) for value in values)

@@ -37,12 +37,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from studies import pictures
-from studies.common import SIX, TWELVE, at, options, publish, side_by_side, write_rows, written
+from studies.common import SIX, TWELVE, at, options, publish, read_rows, side_by_side
+from studies.common import write_rows, written
 from studies.ablations import CONTROLS
 from studies.analysis import CURVES, FIRST, FORMS, HEAD, NAMES, ROWS, SEARCHED, TASKS
 from studies.analysis import by_rate, chosen, effect, effects, page, runs, table, to_try
 from studies.runs import is_finished, run
-from tools.common import read_rows
 
 FREE = "--clip-low 1 --clip-high 1e9 --max-grad-norm 1e9"
 SETS = {  # set: variants or controls, tasks, base models, flags

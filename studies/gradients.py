@@ -41,13 +41,12 @@ from tqdm import tqdm
 import train
 from advantages import LOSS, VARIANTS, Critic, grpo, rloo
 from grpo import Rollout, policy_loss, response_logprobs, sample_rollout, token_weights
-from studies.common import TABLES, TWELVE, at, by_seed, complete, options, paired, publish
-from studies.common import resampled, settings, shown
+from studies.common import TABLES, TWELVE, at, by_seed, complete, markdown, options, paired
+from studies.common import publish, read_rows, resampled, settings, shown
 from studies.ablations import CONTROLS, CONTROLS_LOSS
 from studies.analysis import NAMES, effects, runs
 from studies.pictures import WIDTH, look, name_lines, picture
 from tasks import TASKS
-from tools.common import markdown, read_rows
 
 ROWS = TABLES / "gradients.csv"
 K = 40  # rollouts in each half

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.common import at, interval
+from studies.common import TABLES, at, interval
 from studies.analysis import FORMS, NAMES, RATES, TASKS, by_rate
-from tools.common import ROOT, pyplot
 
 SPLIT = ("critic", "culling")  # some runs collapse, others do not: single runs are drawn
 PAIR = ["grpo", "verifree"]
@@ -20,12 +19,21 @@ WIDTH = 6.7  # inches: 804 pixels
 
 
 # ---- What all studies draw with
+def pyplot():
+    """matplotlib's pyplot, drawing to files."""
+    import matplotlib.pyplot as plt  # here, because most studies do without it
+
+    plt.switch_backend("Agg")
+    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    return plt
+
+
 @contextmanager
 def picture(name: str | Path, panels: int = 1, rows: int = 1, **settings):
     """The axes to draw on, an array if there are several panels; then results/<name> is written."""
     figure, axes = pyplot().subplots(rows, panels, layout="constrained", **settings)
     yield axes
-    figure.savefig(ROOT / "studies" / "results" / name, dpi=120)
+    figure.savefig(TABLES / name, dpi=120)
 
 
 def look(name: str) -> dict:

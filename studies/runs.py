@@ -11,10 +11,10 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import train
-from studies.common import TABLES, settings
+from studies.common import TABLES, read_rows, settings
 from studies.ablations import add_controls
 from studies.analysis import chosen
-from tools.common import finished, read_rows
+from tools.ask import finished
 
 
 def asked(task: str, variant: str, lr: float, flags: str, seed: int, out: str) -> train.Namespace:

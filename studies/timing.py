@@ -24,11 +24,10 @@ from transformers import TrainerCallback
 import train
 from advantages import VARIANTS
 from model import GPT
-from studies.common import TABLES, publish, write_rows
+from studies.common import TABLES, markdown, publish, read_rows, write_rows
 from studies.analysis import TASKS
 from tasks import ADD
 from tools import trl_variants as trl
-from tools.common import markdown, read_rows
 
 ROWS = TABLES / "timing.csv"
 WARM = 3  # rounds that are not counted

@@ -110,8 +110,7 @@ def test_a_row_of_a_run(tmp_path, monkeypatch):
 
 def test_a_page_of_some_rows(tmp_path, monkeypatch):
     """Other pairs of runs, another family of comparisons, bold for what is not significant."""
-    monkeypatch.setattr(pictures, "ROOT", tmp_path)
-    (tmp_path / "studies" / "results").mkdir(parents=True)
+    monkeypatch.setattr(pictures, "TABLES", tmp_path)
     first = [x for x in product(TASKS, SEARCHED) for x in searched(*x, [0.5, 0.2, 0.1])]
     assert analysis.effects(first) == []
     about = partial(pytest.approx, abs=0.01)  # rows have five digits
@@ -150,7 +149,7 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     assert "| add | `half` | 0.0003 | 12 | **+10.0" in page
     assert page.count("| sum |") == 2
     pictures.draw([], [])
-    assert not [*tmp_path.glob("studies/results/*")]
+    assert not [*tmp_path.glob("*.png")]
     pictures.draw(first, found)
-    drawn = {path.name for path in tmp_path.glob("studies/results/*")}
+    drawn = {path.name for path in tmp_path.glob("*.png")}
     assert drawn == {"learning.png", "answers.png", "curves.png", "rates.png"}

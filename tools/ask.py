@@ -5,14 +5,25 @@ reasoning is correct.
 """
 
 import argparse
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import torch
+
 import train
 from grpo import sample_rollout
 from tasks import TASKS, Problem, Task
-from tools.common import finished
+
+
+def finished(folder: Path) -> tuple:
+    """Settings and model of a finished run, on the processor."""
+    args = train.Namespace(**json.loads((folder / "summary.json").read_text()))
+    args.device = "cpu"
+    model = train.new_model(args)
+    model.load_state_dict(torch.load(folder / "model.pt", map_location="cpu", weights_only=True))
+    return args, model
 
 
 def asked(task: Task, text: str) -> Problem | None:

@@ -5,9 +5,10 @@ metrics.csv, which tools/README.md defines, with a line for each run.
 """
 
 import argparse
+import csv
 from pathlib import Path
 
-from tools.common import pyplot, read_rows
+import matplotlib.pyplot as plt
 
 COLUMNS = ("reward", "all_fail", "entropy", "reasoning_correct", "sampled")
 
@@ -16,9 +17,10 @@ if __name__ == "__main__":
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder")
     parser.add_argument("--out", default="curves.png", help="the picture")
     options = parser.parse_args()
-    figure, axes = pyplot().subplots(1, len(COLUMNS), figsize=(15, 3), layout="constrained")
+    plt.switch_backend("Agg")
+    figure, axes = plt.subplots(1, len(COLUMNS), figsize=(15, 3), layout="constrained")
     for run in options.runs:
-        rows = read_rows(run / "metrics.csv")
+        rows = [*csv.DictReader((run / "metrics.csv").read_text().splitlines())]
         if not any(row["greedy"] for row in rows):
             parser.error(f"{run} is not the folder of a run that has measured its accuracy")
         for ax, name in zip(axes, COLUMNS):

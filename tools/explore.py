@@ -12,6 +12,7 @@ Ten minutes on one core.
 import inspect
 import json
 from itertools import chain, product
+from pathlib import Path
 
 import torch
 from tqdm import tqdm
@@ -20,8 +21,8 @@ import train
 from advantages import VARIANTS, nthr_scores
 from grpo import Rollout, sample_rollout
 from tasks import EOS, TASKS
-from tools.common import ROOT
 
+ROOT = Path(__file__).parent.parent
 # verifree trains other tokens than the sampled ones, which the page shows; critic needs a network.
 NAMES = [name for name in VARIANTS if name not in ("verifree", "critic")]
 
