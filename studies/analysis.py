@@ -15,7 +15,6 @@ from studies.common import resampled, shown, sign_flips
 from studies.ablations import CONTROLS
 
 ROWS = TABLES / "compare.csv"
-CURVES = TABLES / "curves.csv"
 TASKS = ("add", "mul")  # that variants are compared on
 FIRST = range(1, 4)  # base models that rates are chosen on
 GRID = (3e-4, 1.5e-4, 6e-4)
@@ -28,11 +27,6 @@ SHARES = ("all_fail", "final_sampled_reasoning_correct", "scaled")
 HEAD = ("task", "variant", "lr", "flags")  # and the seed: what a row is of
 # Time of a step over grpo's, as text. Runs say less: on another day a machine has other work, too.
 TIMES = {(row["task"], row["measured"]): row["ratio"] for row in read_rows(TABLES / "timing.csv")}
-
-
-def runs() -> list[dict[str, str]]:
-    """Of each run its row in compare.csv and its row in curves.csv, which has the same place."""
-    return [row | curve for row, curve in zip(read_rows(ROWS), read_rows(CURVES), strict=True)]
 
 
 def by_rate(rows: list[dict], task: str, variant: str) -> dict[float, float]:

@@ -11,17 +11,17 @@ draw the same problems in the same order (culling apart), so differences from gr
     sum        4-9: grpo and verifree on sum, at their rates on add
 
 results/compare.csv has a row a run: `python train.py --task TASK --variant VARIANT --seed SEED
---base-seed SEED --lr LR FLAGS`, on one thread and with AVX2 (train.py alone takes no controls);
-results/curves.csv its sampled accuracy at every evaluation. Rows are added as runs finish. What
-has a row is not run again, and a finished run in --out is only read: remove it when the core has
-changed. The columns, as shares unless another unit is given:
+--base-seed SEED --lr LR FLAGS`, on one thread and with AVX2 (train.py alone takes no controls).
+Rows are added as runs finish. What has a row is not run again, and a finished run in --out is only
+read: remove it when the core has changed. The columns, as shares unless another unit is given:
 
     mean_sampled        accuracy at temperature 1, mean over the evaluations: the primary measure
     base_, final_       as in summary.json (tools/README.md), before and after training
     all_fail            mean over the training steps
     scaled              share of training steps whose mean gradient norm was above the limit
+    0, 25, ... 400      sampled accuracy after this many training steps
 
-results/compare.md and four pictures are made from the two files alone. And:
+results/compare.md and four pictures are made from that file alone. And:
 
     --finished               adds rows of runs that have finished in --out, and runs nothing
     --verify add grpo 4      makes a committed run again and says which columns agree
@@ -40,8 +40,8 @@ from studies import pictures
 from studies.common import SIX, TWELVE, at, options, publish, read_rows, side_by_side
 from studies.common import write_rows, written
 from studies.ablations import CONTROLS
-from studies.analysis import CURVES, FIRST, FORMS, HEAD, NAMES, ROWS, SEARCHED, TASKS
-from studies.analysis import by_rate, chosen, effect, effects, page, runs, table, to_try
+from studies.analysis import FIRST, FORMS, HEAD, NAMES, ROWS, SEARCHED, TASKS
+from studies.analysis import by_rate, chosen, effect, effects, page, table, to_try
 from studies.runs import is_finished, run
 
 FREE = "--clip-low 1 --clip-high 1e9 --max-grad-norm 1e9"
@@ -72,7 +72,7 @@ def jobs(name: str, rows: list[dict]):
 
 def missing(args) -> list[tuple]:
     """The runs of --set that have no row yet, each once, of --tasks and --seeds if given."""
-    rows = runs()
+    rows = read_rows(ROWS)
     there = {job_of(row) for row in rows}
     left = dict.fromkeys(one for name in args.set for one in jobs(name, rows) if one not in there)
     left = [one for one in left if not args.tasks or one[0] in args.tasks]
@@ -102,11 +102,9 @@ def fill(args) -> None:
 
 
 def add(new: list[dict]) -> None:
-    """Adds rows to the two files, and puts these in order."""
-    rows = sorted({job_of(row): row for row in [*runs(), *new]}.items())
-    heads = (*HEAD, "seed")
-    write_rows(ROWS, [{x: row[x] for x in row if not x.isdigit()} for _, row in rows])
-    write_rows(CURVES, [{x: row[x] for x in row if x.isdigit() or x in heads} for _, row in rows])
+    """Adds rows to the file, and puts it in order."""
+    rows = sorted({job_of(row): row for row in [*read_rows(ROWS), *new]}.items())
+    write_rows(ROWS, [row for _, row in rows])
 
 
 def measures(folder: Path) -> dict[str, float]:
@@ -124,7 +122,7 @@ def measures(folder: Path) -> dict[str, float]:
 # ---- One run again, and a variant of one's own
 def verify(task: str, variant: str, seed: str) -> None:
     """Makes the first committed run of these again and prints which columns agree."""
-    old = at(runs(), task=task, variant=variant, seed=seed)[0]
+    old = at(read_rows(ROWS), task=task, variant=variant, seed=seed)[0]
     with TemporaryDirectory() as out:
         ((new,),) = side_by_side(trained, [(*job_of(old), out)], 1)
     for name, text in written(new).items():
@@ -159,7 +157,7 @@ def main() -> None:
     if args.verify:
         return verify(*args.verify)
     fill(args)
-    rows = runs()
+    rows = read_rows(ROWS)
     found = effects(rows)
     publish(ROWS, page(rows, found))
     pictures.draw(rows, found)

@@ -44,7 +44,8 @@ from grpo import Rollout, policy_loss, response_logprobs, sample_rollout, token_
 from studies.common import TABLES, TWELVE, at, by_seed, complete, markdown, options, paired
 from studies.common import publish, read_rows, resampled, settings, shown
 from studies.ablations import CONTROLS, CONTROLS_LOSS
-from studies.analysis import NAMES, effects, runs
+from studies.analysis import NAMES, effects
+from studies.analysis import ROWS as RUNS
 from studies.pictures import WIDTH, look, name_lines, picture
 from tasks import TASKS
 
@@ -178,7 +179,7 @@ def dots(task: str) -> list[tuple]:
     The effect is at the rates chosen there.
     """
     ratios = relative(at(read_rows(ROWS), task=task))
-    others = [x for x in effects(runs()) if x["own"] and x["variant"] != "grpo"]
+    others = [x for x in effects(read_rows(RUNS)) if x["own"] and x["variant"] != "grpo"]
     found = [x for x in at(others, task=task) if x["variant"] in ratios]
     return [(x["variant"], ratios[x["variant"]][0], x) for x in found]
 

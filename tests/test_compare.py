@@ -77,7 +77,7 @@ def test_jobs(monkeypatch):
     assert len(seeds) == sizes["variants"] and seeds == sorted(seeds)
     assert {job[2] for job in jobs["variants"] if job[:2] == ("add", "nthr")} == {6e-4, 3e-4}
     rows += made("add", "grpo", 3e-4, [0.7], seeds=[5])
-    monkeypatch.setattr(compare, "runs", lambda: rows)
+    monkeypatch.setattr(compare, "read_rows", lambda _: rows)
     args = SimpleNamespace(set=["rates", "variants"], tasks=["add"], seeds=[4, 5], out="x")
     assert len(compare.missing(args)) == 2 * 15 - 1
 
@@ -92,13 +92,11 @@ def test_a_row_of_a_run(tmp_path, monkeypatch):
     assert "nthr-seed4-base_seed4-lr0.0006-max_grad_norm" in folder.name
     monkeypatch.setattr(train, "run", None)
     assert compare.trained(*job, tmp_path) == [row]
-    for module, name in product((compare, analysis), ("ROWS", "CURVES")):
-        monkeypatch.setattr(module, name, tmp_path / name)
+    monkeypatch.setattr(compare, "ROWS", tmp_path / "ROWS")
     other = row | {"seed": 3}
     compare.add([row])
     compare.add([other, row])
-    assert analysis.runs() == [common.written(x) for x in (other, row)]
-    assert [*common.read_rows(tmp_path / "CURVES")[0]] == [*analysis.HEAD, "seed", "0", "2"]
+    assert common.read_rows(compare.ROWS) == [common.written(x) for x in (other, row)]
     steps = [dict.fromkeys(train.COLUMNS.split(), i) for i in range(1, 5)]
     steps[0]["sampled"] = steps[2]["sampled"] = ""
     steps[3]["grad_norm"] = 1e10

@@ -112,7 +112,6 @@ def test_dots(monkeypatch):
     c = x | {"variant": "dense"}
     others = ({"task": "mul"}, {"own": False}, {"variant": "grpo"}, {"variant": "nthr"})
     monkeypatch.setattr(gradients, "read_rows", lambda path: rows)
-    monkeypatch.setattr(gradients, "runs", lambda: [])
     monkeypatch.setattr(gradients, "effects", lambda _: [x, c, *(x | other for other in others)])
     found = gradients.dots("add")
     assert found == [("half", pytest.approx(2.0), x), ("dense", pytest.approx(1.5), c)]
