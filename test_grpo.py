@@ -7,6 +7,8 @@ gets all tests that variants have in common. A test's docstring names the bug th
 
 import dataclasses
 import math
+from copy import deepcopy
+from itertools import islice
 from statistics import fmean as mean
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -23,7 +25,7 @@ from advantages import VARIANTS
 from grpo import Rollout, policy_loss, ratios, response_logprobs, sample_rollout, token_weights
 from grpo import update
 from model import GPT
-from tasks import ADD, SUM, TASKS, TOKENIZER, Problem, Task, from_columns
+from tasks import ADD, SUM, TASKS, TOKENIZER, Problem, Task, from_columns, held_out
 
 torch.set_num_threads(1)  # the tensors are tiny: more threads would only wait for each other
 SEED = 0  # of all that is random here; any other number passes as well
@@ -384,6 +386,7 @@ def test_the_three_checks_ask_three_things():
     assert rewarded == [y for y in texts if y.endswith("# 632") and y.count("#") == 1]
 
 
+# ---- (6) One update
 DEFAULTS = {"minibatches": 4, "aggregate": "token", "kl": 0.0, "max_grad_norm": 0.01}
 DEFAULTS |= {"clip_low": 0.2, "clip_high": 0.2}
 CASES = [
@@ -443,20 +446,113 @@ def test_update_equals_its_steps_by_hand(options):
     assert how["kl"] or not any(update(model, None, x, **options).values())  # nothing: no step
 
 
-def test_the_learning_rate_rises_and_falls(monkeypatch):
-    """Without its fall to 0 a run ends where noisy steps leave it; what is trained has A."""
+# ---- (7) The loop over steps
+def steps_of(arguments: str, model=None):
+    """Rollout, what was trained and metrics of each step, from a model that has learned nothing."""
+    small = "--width 8 --prompts 4 --group-size 4"
+    args = train.parse_arguments(f"{small} {arguments}".split())
+    return train.train(args, model or train.new_model(args))
+
+
+@pytest.fixture
+def no_update(monkeypatch):
+    """Few problems, and a step that leaves the weights as they are and notes what it is given."""
+    monkeypatch.setattr(train, "DRAWS", 100)
     update = Mock(return_value={"loss": 0.0, "grad_norm": 0.0})
     monkeypatch.setattr(train, "update", update)
-    args = train.parse_arguments("--steps 20 --lr 0.5 --width 8 --prompts 2".split())
+    return update
+
+
+def test_the_learning_rate_rises_and_falls(no_update):
+    """Without its fall to 0 a run ends where noisy steps leave it; what is trained has A."""
     rates = []
-    for _, trained, _ in train.train(args, train.new_model(args)):
-        assert update.call_args.args[2] is trained
-        assert isinstance(update.call_args.args[1], torch.optim.Adam)
-        rates.append(update.call_args.args[1].param_groups[0]["lr"])
+    for _, trained, _ in steps_of("--steps 20 --lr 0.5 --prompts 2"):
+        assert no_update.call_args.args[2] is trained
+        rates.append(no_update.call_args.args[1].param_groups[0]["lr"])
     assert rates == pytest.approx([0.5 * min(n / 10, (21 - n) / 20) for n in range(1, 21)])
 
 
-# ---- (7) What some variants read besides
+def test_one_optimiser_lasts_the_whole_run(no_update):
+    """A new optimiser in each step: Adam forgets its moments, and nobody is told."""
+    args = train.parse_arguments("--width 8 --prompts 2".split())
+    model = train.new_model(args)
+    assert len([*islice(train.train(args, model), 3)]) == 3
+    first, *others = [call.args[1] for call in no_update.call_args_list]
+    assert all(optimizer is first for optimizer in others)
+    assert type(first) is torch.optim.Adam  # AdamW would also pull the weights to 0
+    assert [*map(id, first.param_groups[0]["params"])] == [*map(id, model.parameters())]
+    assert all(call.args[0] is model for call in no_update.call_args_list)
+
+
+def test_each_step_draws_new_problems_and_new_responses(no_update):
+    """A generator that is made anew in each step: all steps see the same problems or samples."""
+    args = train.parse_arguments("--width 8 --prompts 8 --group-size 4".split())
+    model = train.new_model(args)
+    for weight in model.parameters():  # now all tokens are equally likely after every prompt
+        weight.data.zero_()
+    steps = [rollout for rollout, *_ in islice(train.train(args, model), 3)]
+    for field in ("problems", "texts"):
+        first, second, third = [getattr(rollout, field) for rollout in steps]
+        assert first != second != third != first, f"the same {field} in two steps"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_nothing_held_out_is_trained_on(task, no_update):
+    """Held-out problems in the training pool: accuracy on them then measures memory."""
+    rollout, *_ = next(steps_of(f"--task {task} --prompts 300 --group-size 2"))
+    assert len(rollout.problems) == 300
+    assert not any(held_out(problem.prompt) for problem in rollout.problems)
+
+
+def test_the_reference_of_the_kl_term_is_the_model_before_training():
+    """A reference that is the model itself, or that follows it: the KL term is then about 0."""
+    flags = "--variant negative --width 8 --prompts 4 --kl 0.1 --lr 0.1"  # it learns from failures
+    args = train.parse_arguments(flags.split())
+    model = train.new_model(args)
+    first = deepcopy(model)
+    for _, trained, _ in islice(train.train(args, model), 3):
+        before_training = response_logprobs(first, trained).detach()
+        close(trained.reference_logprobs, before_training, 1e-5)
+    assert (response_logprobs(model, trained) - before_training).abs().max() > 0.01
+
+
+OWN_LOSS = {  # of the README's table; all other variants have the settings of grpo
+    "dr_grpo": {"aggregate": "constant"},
+    "reinforce": {"aggregate": "constant"},
+    "ngrpo": {"clip_low": 0.16, "clip_high": 0.24},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_each_variant_trains_with_its_own_loss(name, no_update):
+    """An entry of LOSS that is missing, wrong or of another variant: another algorithm is run."""
+    next(steps_of(f"--variant {name} --prompts 2 --group-size 2"))
+    assert no_update.call_args.kwargs == DEFAULTS | OWN_LOSS.get(name, {})
+
+
+@pytest.mark.parametrize("easy, left", [(4, {5}), (5, {2, 3, 4, 5})])  # 5: all come again
+def test_culling_draws_from_what_is_not_solved(easy, left, no_update, monkeypatch):
+    """Culling that keeps what was solved, or that drops a prompt with one incorrect response.
+
+    A batch that shrinks with the pool, or a run that ends when everything is solved.
+    """
+
+    def solve_easy_levels(*given, **more):
+        rollout = sample_rollout(*given, **more)
+        rollout.rewards = torch.ones(200, 4)
+        rollout.rewards[:, 2] = torch.tensor([p.level <= easy for p in rollout.problems])
+        return rollout
+
+    monkeypatch.setattr(train, "sample_rollout", solve_easy_levels)
+    monkeypatch.setattr(train, "DRAWS", 6)
+    steps = steps_of("--variant culling --prompts 200")
+    for levels in ({2, 3, 4, 5}, left, left):
+        rollout, *_ = next(steps)
+        assert len(rollout.problems) == 200
+        assert {p.level for p in rollout.problems} == levels
+
+
+# ---- (8) What some variants read besides
 def test_answer_likelihood_equals_one_row_at_a_time():
     """A mean in place of a product, reasoning that ends elsewhere, no end token: another number."""
     problems = [problem(SUM, [3, 4], 2), problem(SUM, [9] * 8, 8)]
@@ -489,6 +585,26 @@ def test_the_critic_judges_the_token_it_has_read():
     close(critic(x).A, advantages.grpo(x).A + bias.detach())  # judged before it learns
     learned = advantages.critic_loss(grpo.token_bias(network, x), advantages.grpo(x).A, x.mask)
     assert learned < advantages.critic_loss(bias, advantages.grpo(x).A, x.mask)
+
+
+def test_the_critic_learns_from_a_and_not_from_a_plus_b():
+    """A critic that is trained on A + b follows itself; one that forgets Adam's moments."""
+    network = tiny_gpt(outputs=1).double()
+    by_hand = deepcopy(network)
+    critic = advantages.Critic(network, lr=1e-3)
+    optimizer = torch.optim.Adam(by_hand.parameters(), lr=1e-3)
+    for step, rewards in enumerate(([MIXED, ONE, FAIL, REAL], [ONE, REAL, MIXED, PASS])):
+        x = sample(tiny_gpt().double(), seed=step)
+        x.rewards = torch.tensor(rewards, dtype=torch.float64)
+        critic(x)
+        loss = 0.0
+        for g, i, _, _, outputs in read_alone(by_hand, x):
+            loss = loss - standardised(rewards[g], i) * outputs[1:].sum() / x.rewards.numel()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 1.0)
+        optimizer.step()
+    close([*network.parameters()], [*by_hand.parameters()], 1e-7)
 
 
 def test_culling_takes_what_all_responses_solve():
@@ -562,7 +678,7 @@ def test_verifree_is_an_exact_gradient_in_expectation():
     torch.testing.assert_close(found, torch.autograd.grad(J, model.parameters()))
 
 
-# ---- (8) A policy that learns
+# ---- (9) A policy that learns
 @pytest.mark.parametrize("sign", [+1, -1])
 def test_the_policy_learns(sign):
     """Sampling, advantages or update do not fit together, although each does what it says."""

@@ -3,24 +3,32 @@
 import csv
 import json
 import math
+import time
 from contextlib import redirect_stderr
 from copy import deepcopy
 from dataclasses import replace
+from inspect import signature
 from io import StringIO
+from itertools import islice
 from pathlib import Path
 from statistics import fmean as mean
 from unittest.mock import DEFAULT, Mock
 
+import numpy as np
 import pytest
 import torch
 
 import train
 from advantages import VARIANTS
 from grpo import response_logprobs, sample_rollout
-from tasks import ADD, TASKS, held_out
+from tasks import ADD, PAD_ID, TASKS, held_out
 from test_grpo import DEFAULTS, FAIL, MIXED, ONE, PASS, close, problem, random_rollout, tiny_gpt
 
+WARM_UP = dict(train.WARM_UP)
 SMALL = "--layers 1 --width 16 --steps 2 --prompts 8 --group-size 4 --out out".split()
+
+
+CTRL_C = (130, ["train.py: stopped by Ctrl-C"])
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +115,52 @@ def test_a_folder_names_what_differs_from_the_defaults():
 
 
 # ---- What a setting reaches
+def test_the_defaults_are_those_of_the_readme():
+    """A default that changes: the numbers of all texts are then those of another command."""
+    expected = DEFAULTS | {"variant": "grpo", "task": "add", "steps": 400, "prompts": 64}
+    expected |= {"group_size": 8, "temperature": 1.0, "lr": 3e-4, "seed": 0, "base_seed": 0}
+    expected |= {"layers": 2, "width": 64, "threads": 1, "device": "cpu", "out": "runs"}
+    assert vars(train.parse_arguments([])) == expected | {"name": "add-grpo-seed0"}
+    assert train.parse_arguments(["--kl", "0.1"]).name == "add-grpo-seed0-kl0.1"
+
+
+def test_what_the_base_model_depends_on():
+    """Variants or seeds that start from other weights; a size or a seed that changes nothing."""
+
+    def weights(flags):
+        model = train.base_model(parsed(flags))
+        return torch.cat([weight.flatten() for weight in model.parameters()])
+
+    first = weights("")
+    torch.manual_seed(1)
+    others = "--seed 5 --variant critic --temperature 0.5 --lr 0.1 --group-size 3 --threads 2"
+    assert torch.equal(weights(others), first)
+    for other in ("--task mul", "--base-seed 1", "--layers 2", "--width 20"):
+        assert not torch.equal(weights(other), first)
+
+
+def test_which_problems_a_seed_decides():
+    """Variants that see other problems at one seed, or all seeds the same; another generator."""
+
+    def problems(flags):
+        return [rollout.problems for rollout, *_ in islice(loop(f"--steps 9 {flags}"), 3)]
+
+    first = problems("--seed 1")
+    torch.manual_seed(1)
+    np.random.seed(1)
+    assert problems("--seed 1 --variant critic --temperature 0.5 --group-size 2 --lr 1") == first
+    assert problems("--seed 1 --base-seed 1") == first
+    assert all(a != b for a, b in zip(problems("--seed 2"), first))
+
+
+def test_every_problem_of_the_pool_can_be_drawn(monkeypatch):
+    """A pool of which a part is never drawn, or of which a problem cannot come twice in a batch."""
+    monkeypatch.setattr(train, "DRAWS", 3)
+    pool = train.make_problems(ADD, held=False)
+    rollout, *_ = next(loop("--prompts 200 --group-size 2 --steps 9"))
+    assert {*rollout.problems} == {*pool}
+
+
 def test_what_reaches_the_update(monkeypatch):
     """A setting that is read and then forgotten, or the wrong clip range."""
     update = Mock(return_value={"loss": 0.0, "grad_norm": 0.0})
@@ -145,25 +199,6 @@ def test_norm_limit_and_kl_reference(monkeypatch):
     assert limits == [1.0] * 20 + 2 * [1.0, 0.125, 0.125, 0.125, 0.125]  # 1.0: not the policy's
 
 
-@pytest.mark.parametrize("easy, left", [(4, {5}), (5, {2, 3, 4, 5})])  # 5: all come again
-def test_culling_drops_solved_prompts_and_keeps_its_budget(easy, left, monkeypatch):
-    """A batch that shrinks with the pool; a prompt that goes though one response was wrong."""
-
-    def sample(*given, **more):
-        rollout = sample_rollout(*given, **more)
-        rollout.rewards = torch.ones(200, 4)
-        rollout.rewards[:, 2] = torch.tensor([p.level <= easy for p in rollout.problems])
-        return rollout
-
-    monkeypatch.setattr(train, "sample_rollout", sample)
-    monkeypatch.setattr(train, "DRAWS", 6)
-    steps = loop("--variant culling --prompts 200 --steps 4")
-    for levels in ({2, 3, 4, 5}, left, left):
-        rollout, *_ = next(steps)
-        assert len(rollout.problems) == 200
-        assert {p.level for p in rollout.problems} == levels
-
-
 def test_the_warm_up(monkeypatch):
     """A warm-up that never ends or sees what is held out; another rate or share of the levels."""
     encode = Mock(wraps=train.encode)
@@ -183,18 +218,178 @@ def test_the_warm_up(monkeypatch):
     assert train.warm_up(model, ADD, 0, 0.0, 1.0, 60) == 20
 
 
+@pytest.mark.parametrize(
+    "task, share, ratio", [("add", 0.13, 1.5), ("mul", 0.1, 1.0), ("sum", 0.4, 0.8)]
+)
+def test_the_warm_up_ends_at_the_share_of_its_task(task, share, ratio, monkeypatch):
+    """Another share, another ratio of the levels; a share of held-out or of greedy responses."""
+    monkeypatch.setattr(train, "WARM_UP", WARM_UP)
+    monkeypatch.setattr(train, "DRAWS", 300)
+    shares = iter([0.0, share - 0.002, share + 0.002, 1.0])
+
+    def sample(*given, **more):
+        how = signature(sample_rollout).bind(*given, **more).arguments
+        assert not any(held_out(problem.prompt) for problem in how["problems"])
+        assert {problem.level for problem in how["problems"]} == {*TASKS[task].levels}
+        assert (how["G"], how.get("temperature", 1.0)) == (1, 1.0)
+        rollout = sample_rollout(*given, **more)
+        rollout.rewards[:] = next(shares)  # only their mean is looked at
+        return rollout
+
+    monkeypatch.setattr(train, "sample_rollout", sample)
+    cross_entropy = Mock(wraps=train.cross_entropy)
+    monkeypatch.setattr(train, "cross_entropy", cross_entropy)
+    train.base_model(parsed(f"--task {task} --width 4"))
+    shown = [call.args[1] for call in cross_entropy.call_args_list]
+    assert [batch.size(0) for batch in shown] == [64] * 60  # the share is measured every 20 steps
+    lengths = (torch.cat(shown) != PAD_ID).sum(1).tolist()  # of a solution, which tell its level
+    pool = train.make_problems(TASKS[task], held=False)
+    first, last = TASKS[task].levels[0], TASKS[task].levels[-1]
+    often = {}  # how often a problem of the lowest and of the highest level was shown
+    for level in (first, last):
+        solutions = [problem.solution for problem in pool if problem.level == level]
+        often[level] = lengths.count(len(solutions[0]) + 1) / len(solutions)  # 1: the end token
+    assert often[last] / often[first] == pytest.approx(ratio ** (last - first), rel=0.2)
+
+
+# ---- What is measured, when, and on which weights
+def reasoned(task, problem, response: str) -> bool:
+    """Plays Task.reasoning_correct: every second correct response has correct reasoning."""
+    return len(response) % 4 == 1
+
+
+def measured(model, temperature: float, samples: int, task=ADD) -> list:
+    """Accuracy, accuracy by level and share of correct reasoning, as tools/README.md has them."""
+    rng = torch.Generator().manual_seed(0)
+    problems = train.make_problems(task, held=True)
+    x = sample_rollout(model, task, problems, samples, temperature, generator=rng)
+    rewards = {level: [] for level in task.levels}
+    reasoning = []
+    for p, texts, group in zip(problems, x.texts, x.rewards.tolist()):
+        rewards[p.level] += group
+        reasoning += [task.reasoning_correct(p, y) for y, reward in zip(texts, group) if reward]
+    levels = [mean(group) for group in rewards.values()]
+    return [mean(levels), *levels, mean(reasoning or [0])]
+
+
+def written(entries: dict, name: str) -> list:
+    """The same numbers from a row or from summary.json."""
+    levels = entries[f"{name}_by_level"].values()
+    return [entries[name], *levels, entries[f"{name}_reasoning_correct"]]
+
+
+def agree(entries: dict, name: str, model, temperature: float, samples: int):
+    expected = measured(model, temperature, samples)
+    assert written(entries, name) == pytest.approx(expected, abs=1e-4), name
+
+
 def test_evaluation(monkeypatch):
     """Accuracy on training problems, or of another level; a number that the past decides."""
-    monkeypatch.setattr(train.Task, "reasoning_correct", lambda task, problem, y: len(y) % 4 == 1)
-    problems = train.make_problems(ADD, held=True)
-    x = sample_rollout(tiny_gpt(), ADD, problems, 4, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(train.Task, "reasoning_correct", reasoned)
+    torch.manual_seed(1)
     found = train.evaluate(tiny_gpt(), ADD, "x", temperature=1.0, samples=4)
-    assert found["x"] == pytest.approx(mean(found["x_by_level"].values()))
-    for level, share in found["x_by_level"].items():
-        groups = [mean(r) for p, r in zip(problems, x.rewards.tolist()) if p.level == level]
-        assert share == pytest.approx(mean(groups), abs=1e-4)
-    correct = [y for texts, r in zip(x.texts, x.rewards) for y, one in zip(texts, r) if one]
-    assert found["x_reasoning_correct"] == pytest.approx(mean(len(y) % 4 == 1 for y in correct))
+    assert list(found["x_by_level"]) == [*ADD.levels]
+    agree(found, "x", tiny_gpt(), 1.0, 4)
+    monkeypatch.setattr(train.Task, "reward", lambda task, problem, response: 0.0)
+    assert written(train.evaluate(tiny_gpt(), ADD, "x", 1.0), "x") == [0.0] * 6
+
+
+def test_accuracy_is_measured_every_25_steps_and_at_the_end(monkeypatch):
+    """Accuracy at the last step only, at --temperature, of several responses, or a step late."""
+    monkeypatch.setattr(train.Task, "reasoning_correct", reasoned)
+    args = parsed("--steps 52 --prompts 2 --temperature 0.5 --lr 0.01 --seed 1")
+    model = train.base_model(args)
+    steps = []
+    for *_, row in train.train(args, model):
+        if {"greedy", "sampled"} & row.keys():
+            steps.append(row["step"])
+            agree(row, "greedy", model, 0, 1)
+            agree(row, "sampled", model, 1, 1)
+    assert steps == [25, 50, 52]
+
+
+def test_base_is_measured_before_training_and_final_after_it(monkeypatch):
+    """base_sampled after training; accuracy of one response; at temperature 0 or --temperature.
+
+    model.pt with the weights before training; another order of the levels in metrics.csv.
+    """
+    monkeypatch.setattr(train.Task, "reasoning_correct", reasoned)
+    flags = "--lr 0.5 --temperature 0.5 --seed 1"
+    assert run(flags) == (0, [])
+    [left] = Path("out").iterdir()
+    summary = json.loads((left / "summary.json").read_text())
+    model = train.base_model(parsed(flags))
+    for name in ("base", "final"):
+        agree(summary, f"{name}_greedy", model, 0, 1)
+        agree(summary, f"{name}_sampled", model, 1, 4)
+        if name == "base":
+            for *_, row in train.train(parsed(flags), model):
+                pass
+    close(torch.load(left / "model.pt", weights_only=True), model.state_dict(), 0)
+    assert written(summary, "base_sampled") != written(summary, "final_sampled")
+    *_, last = csv.DictReader((left / "metrics.csv").read_text().splitlines())
+    levels = [float(share) for share in last["sampled_by_level"].split()]
+    names = ("greedy", "sampled", "sampled_reasoning_correct")
+    assert [float(last[name]) for name in names] == [row[name] for name in names]
+    assert levels == [*row["sampled_by_level"].values()]
+
+
+def test_summary_has_all_settings_and_times(monkeypatch):
+    """A setting that is left out; seconds of a step that include its evaluation; a mean of them."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+
+    def takes(name, *durations):
+        """The function under that name needs these numbers of seconds, one after another."""
+        left = iter(durations)
+        usual = getattr(train, name)
+
+        def slow(*given, **more):
+            clock[0] += next(left)
+            return usual(*given, **more)
+
+        monkeypatch.setattr(train, name, slow)
+
+    takes("base_model", 1000.0)
+    takes("evaluate", 100.0, 100.0, 100.0, 100.0, 100.0, 100.0)
+    takes("update", 1.0, 2.0, 6.0)
+    assert run("--steps 3 --seed 4 --kl 0.5") == (0, [])
+    [left] = Path("out").iterdir()
+    summary = json.loads((left / "summary.json").read_text())
+    assert vars(parsed("--steps 3 --seed 4 --kl 0.5")).items() <= summary.items()
+    assert (summary["seconds"], summary["seconds_per_step"]) == (1609.0, 2.0)
+    rows = [*csv.DictReader((left / "metrics.csv").read_text().splitlines())]
+    assert [row["seconds"] for row in rows] == ["1.0", "2.0", "6.0"]
+
+
+def test_each_row_is_in_the_file_before_the_next_step(monkeypatch):
+    """Rows that wait in a buffer: who stops a run, or looks at it, finds an empty file."""
+    texts = []
+
+    def look(*given, **more):
+        [path] = Path("out").glob("*/metrics.csv")
+        texts.append(path.read_text())
+        return DEFAULT
+
+    monkeypatch.setattr(train, "update", Mock(wraps=train.update, side_effect=look))
+    assert run("--steps 4") == (0, [])
+    assert all(text.endswith("\n") for text in texts)
+    first, *others = [text.count("\n") for text in texts]
+    assert others == [first + 1, first + 2, first + 3]
+
+
+def test_the_same_command_again_replaces_the_run(monkeypatch):
+    """Rows that are appended to those of an earlier run, or its summary.json beside new rows."""
+    assert run() == (0, [])
+    [left] = Path("out").iterdir()
+    before = (left / "metrics.csv").read_text().splitlines()
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "base_model", Mock(side_effect=KeyboardInterrupt))
+        assert run() == CTRL_C
+    assert not (left / "summary.json").exists()
+    assert (left / "metrics.csv").read_text().splitlines() == before[:1]
+    assert run() == (0, [])
+    assert len((left / "metrics.csv").read_text().splitlines()) == len(before)
 
 
 def test_metrics_of_a_rollout():
@@ -210,7 +405,6 @@ def test_metrics_of_a_rollout():
     assert train.rollout_metrics(x, trained, ADD) == pytest.approx(expected, rel=1e-5)
 
 
-CTRL_C = (130, ["train.py: stopped by Ctrl-C"])
 NOT_FINITE = "train.py: error: step %d: loss or gradient not finite; is --lr too high?"
 STOPS = [  # a function; what its calls do, DEFAULT is the usual; what run() gives; rows that stay
     (train, "warm_up", [KeyboardInterrupt], CTRL_C, 0),
