@@ -1,5 +1,8 @@
 """TRL is the one oracle of the loss that nobody here wrote; and the variants run inside it."""
 
+import runpy
+import sys
+from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
@@ -8,26 +11,29 @@ import torch
 pytest.importorskip("trl", reason="TRL is not installed: see tools/requirements-trl.txt")
 
 from advantages import VARIANTS
-from grpo import Rollout, policy_loss, response_logprobs, token_weights
+from grpo import Rollout, response_logprobs, update
 from model import read_responses
 from tasks import ADD, EOS, PAD
 from test_grpo import close, problem, tiny_gpt
 from tools import trl_variants as study
 
 G = 4
-DATA = [problem(ADD, [10**level - 1] * 2, level)._asdict() for level in ADD.levels]
+PROBLEMS = [problem(ADD, [10**level - 1] * 2, level) for level in ADD.levels]
+DATA = [p._asdict() for p in PROBLEMS]
 SETTINGS = {"num_generations": G, "per_device_train_batch_size": 4 * G, "temperature": 1.3}
 SETTINGS |= {"max_completion_length": 22, "max_steps": 3, "learning_rate": 0.01, "bf16": False}
 ODD = lambda completion_ids, **_: [len(ids) % 2.0 for ids in completion_ids]  # noqa: E731
 
 
 def pair(variant, folder, **more):
-    """A model with random weights, and the trainer of its twin."""
+    """A model with random weights, and the trainer of its twin, which TRL reads from a folder."""
     model = tiny_gpt()
     twin, tokenizer = study.twin(model)
+    twin.save_pretrained(folder / "base")
     config = study.GRPOConfig(str(folder), **study.trl_settings(variant) | SETTINGS | more)
     data = study.Dataset.from_list(DATA)
-    return model, study.VariantTrainer(variant, twin, ODD, config, data, None, tokenizer)
+    base = str(folder / "base")
+    return model, study.VariantTrainer(variant, base, ODD, config, data, None, tokenizer)
 
 
 @torch.no_grad()
@@ -44,21 +50,56 @@ def read(model, trl, batch) -> Rollout:
     return Rollout(tokens, mask, rewards, logprobs, probs, hidden, temperature=1.3, prompts=prompts)
 
 
-@pytest.mark.parametrize("aggregate, loss_type", study.LOSS_TYPE.items())
-def test_log_probabilities_and_loss_are_those_of_trl(tmp_path, aggregate, loss_type):
-    """Log-probabilities one position off; another temperature, clip or denominator."""
-    model, trl = pair("ngrpo", tmp_path, loss_type=loss_type)
+def losses(model, trl, aggregate, away) -> list:
+    """(loss, its gradient) of update, and the same of TRL, for one rollout with random advantages.
+
+    The weights are others than the reference model's. ln ratio is normal with deviation `away`.
+    """
+    reference = deepcopy(model)
+    for weight in trl.model.parameters():
+        weight.data += 0.1 * torch.randn_like(weight)
     trl.current_gradient_accumulation_steps = 1  # train() would set it
     batch = trl._generate_and_score_completions([row for row in DATA for _ in range(G)])
-    rollout = read(model, trl, batch)
-    A, noise = torch.randn(2, *rollout.mask.size())
-    old = rollout.logprobs + noise / 3  # many ratios are beyond the clip
-    batch |= {"advantages": A.flatten(0, 1), "old_per_token_logps": old.flatten(0, 1)}
     trl.max_completion_length = 25  # not the longest response's length
-    their_loss = trl.compute_loss(trl.model, batch)
-    weights = token_weights(rollout.mask, aggregate, max_length=25)
-    loss = policy_loss(response_logprobs(model, rollout), old, A, weights, 0.16, 0.24)
-    assert loss.item() == pytest.approx(their_loss.item(), rel=1e-4)
+    rollout = read(model, trl, batch)
+    rollout.max_length = 25
+    rollout.reference_logprobs = response_logprobs(reference, rollout).detach()
+    rollout.A, noise = torch.randn(2, *rollout.mask.size())
+    rollout.logprobs = rollout.logprobs + away * noise
+    batch["advantages"] = rollout.A.flatten(0, 1)
+    batch["old_per_token_logps"] = rollout.logprobs.flatten(0, 1)
+    clip = {"clip_low": trl.epsilon_low, "clip_high": trl.epsilon_high}
+    still = torch.optim.SGD(model.parameters(), lr=0.0)
+    all_of_it = {"minibatches": 1, "max_grad_norm": torch.inf}
+    ours = update(model, still, rollout, aggregate=aggregate, kl=trl.beta, **all_of_it, **clip)
+    theirs = trl.compute_loss(trl.model, batch)
+    theirs.backward()
+    gradients = [
+        torch.cat([weight.grad.flatten() for weight in network.parameters()])
+        for network in (model, trl.model)
+    ]
+    return list(zip((ours["loss"], theirs.item()), gradients))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("aggregate, loss_type", study.LOSS_TYPE.items())
+def test_loss_and_gradient_are_those_of_trl(tmp_path, aggregate, loss_type, beta):
+    """Log-probabilities one position off; another temperature, clip, denominator or KL term."""
+    model, trl = pair("ngrpo", tmp_path, loss_type=loss_type, beta=beta)
+    assert (trl.epsilon_low, trl.epsilon_high) == (0.16, 0.24)
+    (loss, gradient), (their_loss, their_gradient) = losses(model, trl, aggregate, away=1 / 3)
+    assert loss == pytest.approx(their_loss, rel=1e-4)
+    assert (gradient - their_gradient).norm() < 1e-4 * their_gradient.norm()
+
+
+@pytest.mark.parametrize("away", [0, 1 / 3])
+def test_the_kl_term_of_trl_is_another_one_by_default(tmp_path, away):
+    """The setting could be left out. Where the ratio is 1, only the gradient shows it."""
+    default = study.GRPOConfig.use_bias_correction_kl
+    model, trl = pair("grpo", tmp_path, beta=0.5, use_bias_correction_kl=default)
+    (loss, gradient), (their_loss, their_gradient) = losses(model, trl, "token", away)
+    assert (loss == pytest.approx(their_loss, rel=1e-4)) == (away == 0)
+    assert (gradient - their_gradient).norm() > 0.1 * their_gradient.norm()
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name not in study.ALSO])
@@ -116,3 +157,62 @@ def test_groups_and_rewards_that_cannot_work_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(study.GRPOTrainer, "__init__", two_rows)
     with pytest.raises(ValueError, match="2 rows a device: not whole groups of 4"):
         study.VariantTrainer("grpo")
+
+
+def command(monkeypatch, *flags) -> dict:
+    """The globals of `python -m tools.trl_variants` at its end."""
+    monkeypatch.setattr("sys.argv", ["trl_variants.py", *flags])
+    return runpy.run_module("tools.trl_variants", run_name="__main__")
+
+
+def test_the_command_trains_with_a_reference_model(tmp_path, monkeypatch, capsys):
+    """TRL cannot rebuild the reference model, or takes another one."""
+    monkeypatch.setattr("train.base_model", lambda args: tiny_gpt())
+    monkeypatch.setattr("train.make_problems", lambda task, held: PROBLEMS)
+    flags = f"--output_dir {tmp_path} --report_to none --per_device_train_batch_size 32"
+    flags += " --max_steps 2 --variant negative --beta 0.04"  # so that all-fail groups teach
+    trainer = command(monkeypatch, *flags.split())["trainer"]
+    base = [*tiny_gpt().state_dict().values()]
+    assert all(map(torch.equal, trainer.ref_model.state_dict().values(), base))
+    assert not any(map(torch.equal, trainer.model.state_dict().values(), base))
+    printed = capsys.readouterr().out.splitlines()[-2:]
+    assert [line.split(":")[0] for line in printed] == ["eval_reward", "eval_all_fail"]
+
+
+WRONG = {
+    "--nonsense 3": "['--nonsense', '3']",
+    "--per_device_train_batch_size 7": "generation_batch_size (7) must be divisible",
+    "--variant critic": "argument --variant: invalid choice: 'critic'",
+}
+
+
+@pytest.mark.parametrize("flags", WRONG)
+def test_a_bad_command_ends_in_one_line_that_names_the_mistake(monkeypatch, capsys, flags):
+    """A traceback; or the base model is made before the mistake is found."""
+    monkeypatch.setattr("train.base_model", None)
+    with pytest.raises(SystemExit, match="2"):
+        command(monkeypatch, *flags.split())
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("python -m tools.trl_variants: error: ")
+    assert WRONG[flags] in last
+
+
+def test_help_starts_nothing_and_shows_the_settings_of_the_variant(monkeypatch, capsys):
+    """Defaults of TRL, or those of grpo, which the run does not have."""
+    monkeypatch.setattr("train.base_model", None)
+    with pytest.raises(SystemExit, match="0"):
+        command(monkeypatch, "--variant", "ngrpo", "--help")
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("usage: python -m tools.trl_variants [--variant NAME] [flags]")
+    assert "Epsilon value for clipping. (default: 0.16)" in text
+    assert "The initial learning rate for AdamW. (default: 0.0003)" in text
+
+
+def test_a_missing_package_ends_in_one_line_with_the_command_that_installs_it(monkeypatch):
+    """A traceback of nothing but imports."""
+    monkeypatch.setitem(sys.modules, "trl", None)
+    line = (
+        "^The package trl is not installed. Run: python -m pip install -r .*requirements-trl.txt$"
+    )
+    with pytest.raises(SystemExit, match=line):
+        command(monkeypatch)

@@ -2,48 +2,54 @@
 
     python -m tools.trl_variants --variant negative
 
-trains the base model of `add`, as a transformers model, for 20 steps. Printed are the mean reward
-and the share of all-fail groups on held-out prompts, before and after. All other flags are those of
-TRL's GRPOConfig, such as --max_steps.
+makes the base model of `add`, converts it to a transformers model and trains it for 20 steps. The
+command prints the mean reward on held-out prompts and their share of all-fail groups, both before
+and after training. All its other flags are those of TRL's GRPOConfig, for example --max_steps.
 
-A language model, with rewards of your own, 0 or 1, in a program in the repository's folder:
+To train a language model, import the trainer in a program in the repository's folder. The rewards
+must be 0 or 1:
 
     from tools.trl_variants import VariantTrainer, trl_settings
 
     config = GRPOConfig(**trl_settings("nthr"), num_generations=8)
     VariantTrainer("nthr", model, reward_function, config, dataset).train()
 
-Needs the packages of tools/requirements-trl.txt; tools/trainers.md says more.
+The packages are those of tools/requirements-trl.txt. tools/trainers.md says more.
 """
 
+from argparse import ArgumentParser
 from functools import partial
 
-import torch
-from datasets import Dataset
-from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM
-from transformers import HfArgumentParser, PreTrainedTokenizerFast
-from trl import GRPOConfig, GRPOTrainer
-from trl.trainer.utils import split_tensor_dict
+try:
+    import torch
+    from datasets import Dataset
+    from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM
+    from transformers import HfArgumentParser, PreTrainedTokenizerFast
+    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.utils import split_tensor_dict
+except ModuleNotFoundError as error:
+    INSTALL = "python -m pip install -r requirements.txt -r tools/requirements-trl.txt"
+    raise SystemExit(f"The package {error.name} is not installed. Run: {INSTALL}") from None
 
 from advantages import LOSS, VARIANTS
 from grpo import Rollout
 from tasks import ADD, EOS, PAD, TOKENIZER, Problem
 from train import base_model, make_problems, parse_arguments
 
-# What some variants do beside their function.
+# What these variants do besides computing advantages.
 ALSO = {"likelihood": "scores the answer", "critic": "trains a network", "culling": "drops prompts"}
 ALSO |= {"verifree": "trains the true answer in place of the sampled one"}
 LOSS_TYPE = {"token": "dapo", "response": "grpo", "constant": "dr_grpo"}  # TRL's, of `aggregate`
-# Settings for this project's model; 512 rows are 64 groups of 8, 296 a 13th of the held-out ones.
+# Settings for this project's model. 512 rows are 64 groups of 8; 296 rows are a 13th of the
+# held-out ones.
 ROWS = {"per_device_train_batch_size": 512, "per_device_eval_batch_size": 296, "bf16": False}
-NEW_TOKENS = len(ADD.longest.solution) + 1
-OWN = ROWS | {"max_completion_length": NEW_TOKENS, "output_dir": "runs/trl"}
+OWN = ROWS | {"max_completion_length": len(ADD.longest.solution) + 1, "output_dir": "runs/trl"}
 OWN |= {"learning_rate": 3e-4, "max_grad_norm": 0.01}
 
 
 def twin(model) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
     """GPTBigCode with our weights, and its tokenizer; tests/test_trl.py compares the two."""
-    # To transformers these are more than characters.
+    # transformers must know which tokens pad and end a text.
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=TOKENIZER, pad_token=PAD, eos_token=EOS)
     V, D = model.embed_token.weight.size()
     size = {"vocab_size": V, "n_embd": D, "n_positions": model.embed_position.num_embeddings}
@@ -58,27 +64,31 @@ def twin(model) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
 
 
 def trl_settings(variant: str) -> dict:
-    """Arguments of GRPOConfig: what LOSS says of a variant, and no dropout.
+    """Arguments of GRPOConfig: what LOSS says of a variant, our KL term, and no dropout.
 
+    TRL multiplies the KL term by the ratio unless use_bias_correction_kl is False. With False, its
+    `beta` is the `--kl` of train.py; with `beta` 0, its default, there is no KL term.
     TRL samples in training mode. With the dropout of 0.1 that a GPT-2 has by default, the base
-    model of `add` solved 0.8 % of its problems in place of 21 %.
+    model of `add` solved 0.8 % of its problems instead of 21 %.
     """
     loss = {"clip_low": 0.2, "clip_high": 0.2, "aggregate": "token"} | LOSS.get(variant, {})
     clip = {"epsilon": loss["clip_low"], "epsilon_high": loss["clip_high"]}
-    return clip | {"loss_type": LOSS_TYPE[loss["aggregate"]], "disable_dropout": True}
+    same = {"use_bias_correction_kl": False, "disable_dropout": True}
+    return clip | same | {"loss_type": LOSS_TYPE[loss["aggregate"]]}
 
 
 class VariantTrainer(GRPOTrainer):
     """GRPOTrainer, but a variant gives each token its advantage.
 
     A process has B = P*G rows: P whole groups, one after the other, of at most T response tokens.
-    TRL makes an advantage for each response, (B,), and its loss also takes (B, T) from a subclass.
-    This one keeps the rewards, builds a Rollout of what TRL has and puts VARIANTS[variant] of it
-    into TRL's batch. (TRL's table of completions still shows TRL's own advantages.)
+    TRL computes one advantage for each response, (B,). Its loss also takes one for each token,
+    (B, T), from a subclass. This class keeps the rewards, makes a Rollout of each group in TRL's
+    batch, and puts the advantages of VARIANTS[variant] into the batch. (TRL's table of completions
+    still shows TRL's own advantages.)
     """
 
     def __init__(self, variant: str, *parts, **named):
-        """After the variant the arguments of GRPOTrainer. ValueError for what cannot work."""
+        """The variant, then the arguments of GRPOTrainer. ValueError for what cannot work."""
         if variant in ALSO:
             raise ValueError(f"{variant} is refused: it also {ALSO[variant]}, which TRL does not")
         super().__init__(*parts, **named)
@@ -111,10 +121,11 @@ class VariantTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def group_rollout(self, group: dict, rewards: torch.Tensor) -> Rollout:
-        """One group of TRL's batch, G rows, and its rewards (G,) as a Rollout with P = 1.
+        """One group of TRL's batch, G rows, and its rewards (G,), as a Rollout with P = 1.
 
-        One forward pass gives what only some variants read: to `compensation` log-probabilities, to
-        `nthr` probabilities (G, T, V) and hidden vectors (G, T, D). To the others it is None.
+        Some variants read more than rewards, tokens and mask, and for them one forward pass is
+        made: for `compensation` it gives the log-probabilities, for `forking` and `nthr` the
+        probabilities (G, T, V) and the hidden vectors (G, T, D). Elsewhere these are None.
         """
         tokens = group["completion_ids"]
         T = tokens.size(1)
@@ -124,7 +135,7 @@ class VariantTrainer(GRPOTrainer):
         logprobs = probs = hidden = None
         if self.variant == "compensation":
             logprobs = self._get_per_token_logps_and_entropies(self.model, ids, seen, T)[0][None]
-        if self.variant == "nthr":
+        if self.variant in ("forking", "nthr"):
             keep = {"logits_to_keep": T + 1, "output_hidden_states": True}
             out = self.model(ids, attention_mask=seen, **keep)
             # The logits at t - 1 score token t.
@@ -136,25 +147,34 @@ class VariantTrainer(GRPOTrainer):
 def verifier(tokenizer, completion_ids: list, answer: list, **_) -> list[float]:
     """The reward: 1.0 if a response has one "#", then the answer, then end-of-sequence; else 0.0.
 
-    It reads the tokens. In the text that TRL decodes special tokens are left out: a response that
-    was cut off looks as if it had ended, and a sampled padding token is not seen.
+    It reads the tokens, because TRL leaves special tokens out of the text that it decodes: there, a
+    response that was cut off looks as if it had ended, and a sampled padding token is not seen.
     """
     goals = [Problem("", "", text + tokenizer.eos_token, 0) for text in answer]
     return [ADD.reward(goal, y) for goal, y in zip(goals, tokenizer.batch_decode(completion_ids))]
 
 
 if __name__ == "__main__":
-    parser = HfArgumentParser(GRPOConfig, usage="trl_variants [--variant NAME] [flags]")
+    about = {"prog": "python -m tools.trl_variants", "usage": "%(prog)s [--variant NAME] [flags]"}
+    first = ArgumentParser(**about, add_help=False)
     names = [name for name in VARIANTS if name not in ALSO]
-    parser.add_argument("--variant", choices=names, default="grpo", help="the advantages")
-    cli, _ = parser.parse_known_args()
+    first.add_argument("--variant", choices=names, default="grpo", help="the advantages")
+    # The variant is parsed first: its own loss is the default where no flag is given.
+    cli, flags = first.parse_known_args()
+    parser = HfArgumentParser(GRPOConfig, **about, parents=[first])
     parser.set_defaults(max_steps=20, **trl_settings(cli.variant), **OWN)
-    config, _ = parser.parse_args_into_dataclasses()
-    model, tokenizer = twin(base_model(parse_arguments([])))
+    try:
+        config, _ = parser.parse_args_into_dataclasses(flags)
+    except ValueError as error:
+        parser.error(str(error))
+    theirs, tokenizer = twin(base_model(parse_arguments([])))
+    # TRL reads the model, and the reference model of --beta, from a folder: each process its own.
+    folder = f"{config.output_dir}/base{config.process_index}"
+    theirs.save_pretrained(folder)
     # Training and held-out.
     data = [Dataset.from_list([p._asdict() for p in make_problems(ADD, h)]) for h in (False, True)]
     reward = partial(verifier, tokenizer)
-    trainer = VariantTrainer(cli.variant, model, reward, config, *data, tokenizer)
+    trainer = VariantTrainer(cli.variant, folder, reward, config, *data, tokenizer)
     before = trainer.evaluate()
     trainer.train()
     after = trainer.evaluate()
