@@ -466,8 +466,9 @@ def no_update(monkeypatch):
 def test_the_learning_rate_rises_and_falls(no_update):
     """Without its fall to 0 a run ends where noisy steps leave it; what is trained has A."""
     rates = []
-    for _, trained, _ in steps_of("--steps 20 --lr 0.5 --prompts 2"):
+    for rollout, trained, _ in steps_of("--steps 20 --lr 0.5 --prompts 2"):
         assert no_update.call_args.args[2] is trained
+        assert trained.A is not None and rollout.A is None
         rates.append(no_update.call_args.args[1].param_groups[0]["lr"])
     assert rates == pytest.approx([0.5 * min(n / 10, (21 - n) / 20) for n in range(1, 21)])
 
@@ -482,6 +483,20 @@ def test_one_optimiser_lasts_the_whole_run(no_update):
     assert type(first) is torch.optim.Adam  # AdamW would also pull the weights to 0
     assert [*map(id, first.param_groups[0]["params"])] == [*map(id, model.parameters())]
     assert all(call.args[0] is model for call in no_update.call_args_list)
+
+
+def test_one_critic_lasts_the_whole_run(no_update, monkeypatch):
+    """A new critic in each step has learned nothing; a critic that learns at another rate."""
+    made = []
+
+    class Noted(advantages.Critic):
+        def __init__(self, network, lr):
+            super().__init__(network, lr)
+            made.append((network.unembed.out_features, lr))
+
+    monkeypatch.setattr(train, "VARIANTS", VARIANTS | {"critic": Noted})
+    assert len([*islice(steps_of("--variant critic --lr 0.5"), 3)]) == 3
+    assert made == [(1, 0.5)]
 
 
 def test_each_step_draws_new_problems_and_new_responses(no_update):
@@ -504,9 +519,10 @@ def test_nothing_held_out_is_trained_on(task, no_update):
     assert not any(held_out(problem.prompt) for problem in rollout.problems)
 
 
-def test_the_reference_of_the_kl_term_is_the_model_before_training():
+@pytest.mark.parametrize("name", ["negative", "verifree"])  # the latter trains other tokens
+def test_the_reference_of_the_kl_term_is_the_model_before_training(name):
     """A reference that is the model itself, or that follows it: the KL term is then about 0."""
-    flags = "--variant negative --width 8 --prompts 4 --kl 0.1 --lr 0.1"  # it learns from failures
+    flags = f"--variant {name} --width 8 --prompts 4 --kl 0.1 --lr 0.1"
     args = train.parse_arguments(flags.split())
     model = train.new_model(args)
     first = deepcopy(model)
@@ -550,6 +566,7 @@ def test_culling_draws_from_what_is_not_solved(easy, left, no_update, monkeypatc
         rollout, *_ = next(steps)
         assert len(rollout.problems) == 200
         assert {p.level for p in rollout.problems} == levels
+        assert not any(held_out(p.prompt) for p in rollout.problems)
 
 
 # ---- (8) What some variants read besides
@@ -612,6 +629,7 @@ def test_culling_takes_what_all_responses_solve():
     x = random_rollout([MIXED, PASS, FAIL, PASS])
     x.problems = [problem(SUM, [n, n], 2) for n in range(4)]
     assert advantages.culling(x).solved == {x.problems[1], x.problems[3]}
+    assert not any(apply(name, x).solved for name in VARIANTS if name != "culling")
 
 
 def verifree_rows(model, x):

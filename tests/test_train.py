@@ -137,20 +137,30 @@ def test_what_the_base_model_depends_on():
     assert torch.equal(weights(others), first)
     for other in ("--task mul", "--base-seed 1", "--layers 2", "--width 20"):
         assert not torch.equal(weights(other), first)
+    random, other = [train.new_model(parsed(flags)) for flags in ("", "--base-seed 1")]
+    assert not torch.equal(random.unembed.weight, other.unembed.weight)
 
 
-def test_which_problems_a_seed_decides():
+def test_which_problems_and_samples_a_seed_decides():
     """Variants that see other problems at one seed, or all seeds the same; another generator."""
 
-    def problems(flags):
-        return [rollout.problems for rollout, *_ in islice(loop(f"--steps 9 {flags}"), 3)]
+    def first_steps(flags):
+        args = parsed(f"--steps 9 {flags}")
+        model = train.new_model(args)
+        for weight in model.parameters():  # now responses depend on random numbers only
+            weight.data.zero_()
+        steps = [rollout for rollout, *_ in islice(train.train(args, model), 3)]
+        return [x.problems for x in steps], steps[0].texts
 
-    first = problems("--seed 1")
+    problems, texts = first_steps("--seed 1")
     torch.manual_seed(1)
     np.random.seed(1)
-    assert problems("--seed 1 --variant critic --temperature 0.5 --group-size 2 --lr 1") == first
-    assert problems("--seed 1 --base-seed 1") == first
-    assert all(a != b for a, b in zip(problems("--seed 2"), first))
+    same = "--seed 1 --base-seed 1 --variant critic --lr 1"
+    assert first_steps(same) == (problems, texts)
+    assert first_steps(f"{same} --temperature 0.5 --group-size 2")[0] == problems
+    other_problems, other_texts = first_steps("--seed 2")
+    assert all(a != b for a, b in zip(problems, other_problems))
+    assert texts != other_texts
 
 
 def test_every_problem_of_the_pool_can_be_drawn(monkeypatch):
@@ -290,6 +300,10 @@ def test_evaluation(monkeypatch):
     found = train.evaluate(tiny_gpt(), ADD, "x", temperature=1.0, samples=4)
     assert list(found["x_by_level"]) == [*ADD.levels]
     agree(found, "x", tiny_gpt(), 1.0, 4)
+    monkeypatch.setattr(train.Task, "reward", lambda task, problem, response: 1.0)
+    found = train.evaluate(tiny_gpt(), ADD, "x", temperature=1.0)
+    assert found["x"] < 1  # some have no end
+    agree(found, "x", tiny_gpt(), 1.0, 1)
     monkeypatch.setattr(train.Task, "reward", lambda task, problem, response: 0.0)
     assert written(train.evaluate(tiny_gpt(), ADD, "x", 1.0), "x") == [0.0] * 6
 
