@@ -308,8 +308,8 @@ def test_evaluation(monkeypatch):
     assert written(train.evaluate(tiny_gpt(), ADD, "x", 1.0), "x") == [0.0] * 6
 
 
-def test_accuracy_is_measured_every_25_steps_and_at_the_end(monkeypatch):
-    """Accuracy at the last step only, at --temperature, of several responses, or a step late."""
+def test_rows_have_accuracy_every_25_steps_at_temperature_1_of_one_response(monkeypatch):
+    """Accuracy every 50 steps, or a step late; at --temperature, greedy, or of more responses."""
     monkeypatch.setattr(train.Task, "reasoning_correct", reasoned)
     args = parsed("--steps 52 --prompts 2 --temperature 0.5 --lr 0.01 --seed 1")
     model = train.base_model(args)
@@ -322,30 +322,34 @@ def test_accuracy_is_measured_every_25_steps_and_at_the_end(monkeypatch):
     assert steps == [25, 50, 52]
 
 
-def test_base_is_measured_before_training_and_final_after_it(monkeypatch):
-    """base_sampled after training; accuracy of one response; at temperature 0 or --temperature.
-
-    model.pt with the weights before training; another order of the levels in metrics.csv.
-    """
+def test_summary_has_accuracy_before_and_after_at_temperature_1_of_four_responses(monkeypatch):
+    """base_sampled measured after training or greedily; final_sampled at --temperature."""
     monkeypatch.setattr(train.Task, "reasoning_correct", reasoned)
     flags = "--lr 0.5 --temperature 0.5 --seed 1"
     assert run(flags) == (0, [])
-    [left] = Path("out").iterdir()
-    summary = json.loads((left / "summary.json").read_text())
+    [path] = Path("out").glob("*/summary.json")
+    summary = json.loads(path.read_text())
     model = train.base_model(parsed(flags))
     for name in ("base", "final"):
         agree(summary, f"{name}_greedy", model, 0, 1)
         agree(summary, f"{name}_sampled", model, 1, 4)
         if name == "base":
-            for *_, row in train.train(parsed(flags), model):
-                pass
-    close(torch.load(left / "model.pt", weights_only=True), model.state_dict(), 0)
+            assert len([*train.train(parsed(flags), model)]) == 2
     assert written(summary, "base_sampled") != written(summary, "final_sampled")
+
+
+def test_model_pt_has_the_weights_after_training_and_metrics_csv_their_accuracy():
+    """model.pt saved before training; levels in another order, or numbers in another column."""
+    assert run("--lr 0.5") == (0, [])
+    [left] = Path("out").iterdir()
+    model = train.base_model(parsed("--lr 0.5"))
+    *_, (_, _, row) = train.train(parsed("--lr 0.5"), model)
+    close(torch.load(left / "model.pt", weights_only=True), model.state_dict(), 0)
     *_, last = csv.DictReader((left / "metrics.csv").read_text().splitlines())
-    levels = [float(share) for share in last["sampled_by_level"].split()]
-    names = ("greedy", "sampled", "sampled_reasoning_correct")
-    assert [float(last[name]) for name in names] == [row[name] for name in names]
-    assert levels == [*row["sampled_by_level"].values()]
+    levels = row.pop("sampled_by_level").values()
+    assert [float(share) for share in last.pop("sampled_by_level").split()] == [*levels]
+    del last["seconds"]
+    assert {name: float(text) for name, text in last.items()} == {name: row[name] for name in last}
 
 
 def test_summary_has_all_settings_and_times(monkeypatch):
