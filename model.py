@@ -96,19 +96,24 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
 
     Temperature 0 is greedy; rng: torch.Generator or None. Returns tokens (P, G, T), and what
     sampling computed: probs (P, G, T, V), those that were sampled from (greedy: of temperature 1),
-    and hidden (P, G, T, D). A response that has ended is sampled on: after its `eos` is padding.
+    and hidden (P, G, T, D). A response that has ended is not
+    read on, but tokens are still drawn for it: what comes after its `eos` is padding.
     """
     token, cache = read_prompts(model, prompts, G)
-    ended = torch.zeros_like(token, dtype=torch.bool)  # (B, 1)
+    going = torch.arange(len(token), device=token.device)  # the rows that have not ended
+    h = model.norm.weight.new_zeros(len(token), model.norm.weight.numel())  # (B, D)
     sampled = []
     for _ in range(T):
-        h, cache = model(token, cache)  # (B, 1, D)
-        p = (model.unembed(h[:, 0]) / (temperature or 1.0)).softmax(-1)  # (B, V)
+        newest, cache = model(token[going], cache)  # (rows, 1, D)
+        h = h.index_copy(0, going, newest[:, 0])  # a row that has ended keeps its last one
+        p = (model.unembed(h) / (temperature or 1.0)).softmax(-1)  # (B, V)
         token = torch.multinomial(p, 1, generator=rng) if temperature else p.argmax(1, keepdim=True)
-        sampled.append((token[:, 0], p, h[:, 0]))
-        ended |= token == eos
-        if ended.all():
+        sampled.append((token[:, 0], p, h))
+        goes_on = token[going, 0] != eos
+        if not goes_on.any():
             break
+        going = going[goes_on]
+        cache = [kv[goes_on] for kv in cache]
     tokens, probs, hidden = (torch.stack(x, dim=1) for x in zip(*sampled))  # (B, T, ...) each
     return tuple(x.unflatten(0, (-1, G)) for x in (tokens, probs, hidden))  # (P, G, T, ...)
 
