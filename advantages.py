@@ -36,8 +36,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from grpo import Rollout, answer_likelihood, answered, descend, token_bias
-from model import GPT
+from grpo import Rollout, descend, encode, response_logprobs
+from model import GPT, read_responses
+from tasks import EOS, MARKER, MARKER_ID, TOKENIZER
 
 
 def centre(rewards: Tensor) -> Tensor:
@@ -192,11 +193,12 @@ def culling(rollout: Rollout) -> Rollout:
         A_{i,t} = A_i as in grpo; a prompt whose responses all were correct is not drawn again
 
     The hope: concentration of force. Solved prompts leave the training set, and every step still
-    draws as many prompts, however few are left. All-fail and all-pass groups: all 0.
+    draws as many prompts, however few are left. A prompt that was drawn twice has two groups, and
+    all responses of both must be correct. All-fail and all-pass groups: all 0.
     Reported: no change; a hard prompt stays all-fail even if it is sampled a little more often.
     """
-    solved = {p for p, r in zip(rollout.problems, rollout.rewards) if r.min() == 1}
-    return replace(grpo(rollout), solved=solved)
+    failed = {p for p, r in zip(rollout.problems, rollout.rewards) if r.min() < 1}
+    return replace(grpo(rollout), solved=set(rollout.problems) - failed)
 
 
 def negative(rollout: Rollout, c: float = 1.0) -> Rollout:
@@ -232,7 +234,7 @@ def likelihood(rollout: Rollout) -> Rollout:
 
         r_i becomes L_i = pi(#, true answer, end | x, reasoning) in all-fail groups; then as in grpo
 
-    The hope: reasoning is good if it makes the true answer likely (grpo.answer_likelihood). What is
+    The hope: reasoning is good if it makes the true answer likely (answer_likelihood). What is
     trained stays the sampled tokens, the incorrect answer among them; only their weight changes.
     Dividing by sigma makes small differences of L count like large ones, if sigma is above eps.
     All-pass groups: all 0. Reported: degraded; it joins arbitrary reasoning to a correct answer.
@@ -252,7 +254,7 @@ def verifree(rollout: Rollout) -> Rollout:
         grad J = E_z[ L(z) grad ln pi(z#) + grad L(z) ],   grad L = L grad ln pi(a, end | x, z#)
 
     (Unlike in `likelihood`, # is given, and L is of the sampling temperature.) So the sampled z# is
-    pushed by L minus a baseline, and the true answer and its end, which grpo.answered puts behind
+    pushed by L minus a baseline, and the true answer and its end, which `answered` puts behind
     it, by L itself. No sampled answer adds noise:
 
         A_{i,t} = (L_i - mean of the other L_j) / (sd + eps)   on z#
@@ -334,6 +336,75 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
     return on_tokens(rollout, torch.where(selected, eta * A, A))
 
 
+# ---- What some variants read besides the rollout: forward passes
+def written(rollout: Rollout, texts: list[str], temperature: float) -> Rollout:
+    """The rollout with other responses: P*G texts, one group after the other.
+
+    tokens, mask and logprobs (P, G, T') are those of the texts. The model that sampled the rollout
+    reads them once for logprobs, at this temperature and without gradient. probs and hidden are
+    None, because nothing was sampled.
+    """
+    G = rollout.mask.size(1)
+    tokens, mask = (x.unflatten(0, (-1, G)) for x in encode(texts, rollout.mask.device))
+    new = replace(rollout, tokens=tokens, mask=mask, probs=None, hidden=None)
+    with torch.no_grad():
+        at_temperature = replace(new, temperature=temperature)
+        return replace(new, logprobs=response_logprobs(rollout.model, at_temperature))
+
+
+def as_sampled(rollout: Rollout) -> list[str]:
+    """The P*G responses as the mask has them: with EOS, unless they were cut off before it."""
+    rows = zip(rollout.tokens.flatten(0, 1), rollout.mask.flatten(0, 1))
+    return [TOKENIZER.decode(y[sampled].tolist()) for y, sampled in rows]
+
+
+def answer_likelihood(rollout: Rollout) -> Tensor:
+    """L_i = pi(true answer | prompt, the response's own reasoning), (P, G), at temperature 1.
+
+    The product of the probabilities of the marker, the true answer's tokens and end-of-sequence,
+    after prompt and reasoning. Reasoning is what stands before the first marker, the whole response
+    if there is none. A row and which of its tokens count, _ being padding:
+
+        tokens    1 2 , 1 3 , 0 6 #   6 3 2 $ _ _
+        counted   0 0 0 0 0 0 0 0 1 1 1 1 1 1 0 0
+    """
+    pairs = [(p, text) for p, group in zip(rollout.problems, rollout.texts) for text in group]
+    texts = [text.split(MARKER)[0] + MARKER + p.answer + EOS for p, text in pairs]
+    read = written(rollout, texts, temperature=1.0)
+    counted = (read.tokens == MARKER_ID).cumsum(-1) == 1
+    return read.logprobs.masked_fill(~counted, 0.0).sum(-1).exp()
+
+
+def answered(rollout: Rollout) -> Rollout:
+    """What `verifree` trains: each response up to its first marker, the true answer and EOS behind.
+
+    These tokens, their mask, their log-probabilities under the model that sampled (at the sampling
+    temperature), and `given`, True on the true answer and its end. A response without a marker
+    stays as it was sampled, cut off or not. Rewards and texts stay those of what was sampled.
+
+        sampled   1 2 , 1 3 , 0 6 #   6 4 2 $        1 2 , 1 3 $
+        tokens    1 2 , 1 3 , 0 6 #   6 3 2 $        1 2 , 1 3 $ _ _ _ _ _ _ _
+        given     0 0 0 0 0 0 0 0 0 1 1 1 1 1        0 0 0 0 0 0 0 0 0 0 0 0 0
+    """
+    G = rollout.mask.size(1)
+    texts = []
+    for n, text in enumerate(as_sampled(rollout)):
+        reasoning, marker, _ = text.partition(MARKER)
+        answer = rollout.problems[n // G].answer + EOS
+        texts.append(reasoning + marker + answer if marker else text)
+    trained = written(rollout, texts, rollout.temperature)
+    markers = trained.tokens == MARKER_ID
+    behind = markers.cumsum(-1) > markers.int()  # a marker stands before the token
+    return replace(trained, given=trained.mask & behind)
+
+
+def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
+    """b_phi(y_{i,t}), (P, G, T), with gradient: the critic's output when it has read the token."""
+    h = read_responses(critic, rollout.prompts, rollout.tokens)[:, :, 1:]  # (P, G, T, D)
+    return critic.unembed(h)[..., 0].masked_fill(~rollout.mask, 0.0)
+
+
+# ---- The tables
 # name -> function, Rollout -> Rollout with A; or a class, made once a run, whose instance is one
 ALL = [grpo, dr_grpo, rloo, pos_only, reinforce, half, Critic, compensation]
 ALL += [culling, negative, ngrpo, likelihood, verifree, nthr]

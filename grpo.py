@@ -58,13 +58,13 @@ Departures from the original, arXiv 2402.03300, and why:
   cuts the gradients of some variants and not of others, and then the limit is compared.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from model import GPT, generate, read_responses
-from tasks import EOS, EOS_ID, MARKER, MARKER_ID, TOKENIZER, Problem
+from tasks import EOS, EOS_ID, TOKENIZER, Problem
 
 
 @dataclass
@@ -104,6 +104,8 @@ def judge(check, problems: list[Problem], texts: list[list[str]]) -> Tensor:
 def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=None, generator=None):
     """Samples G responses to each of P >= 1 problems and scores them. Returns a Rollout.
 
+    ValueError if the prompts differ in length: a response begins in the same column in every row.
+
     model: GPT; task: Task; problems: list[Problem]; generator: torch.Generator or None. Temperature
     0 is greedy; its logprobs and probs are of temperature 1. max_new_tokens: by default the length
     of the longest solution, and one for EOS; what is cut off there, before its end, gets reward 0.
@@ -111,6 +113,8 @@ def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=Non
     The mask is found from the ends: the number of ends before a token is 0 up to the first end.
         tokens 5 # 5 $ 7 $    ends 0 0 0 1 0 1    ends before 0 0 0 0 1 1    mask 1 1 1 1 0 0
     """
+    if len({len(p.prompt) for p in problems}) > 1:
+        raise ValueError("the prompts of a batch need one length: pad them with spaces")
     prompts, _ = encode([p.prompt for p in problems], next(model.parameters()).device)
     T = max_new_tokens or len(task.longest.solution) + 1
     tokens, probs, h = generate(model, prompts, G, T, EOS_ID, temperature, generator)
@@ -132,59 +136,6 @@ def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tenso
     h = read_responses(model, rollout.prompts[groups], tokens[..., :-1])  # the last scores nothing
     logprobs = (model.unembed(h) / rollout.temperature).log_softmax(-1)  # (P, G, T, V)
     return logprobs.gather(-1, tokens[..., None])[..., 0].masked_fill(~rollout.mask[groups], 0.0)
-
-
-@torch.no_grad()
-def answer_likelihood(rollout: Rollout) -> Tensor:
-    """L_i = pi(true answer | prompt, the response's own reasoning), (P, G), at temperature 1.
-
-    The product of the probabilities of the marker, the true answer's tokens and end-of-sequence,
-    after prompt and reasoning. Reasoning is what stands before the first marker, the whole response
-    if there is none. A row and which of its tokens count, _ being padding:
-
-        tokens    1 2 , 1 3 , 0 6 #   6 3 2 $ _ _
-        counted   0 0 0 0 0 0 0 0 1 1 1 1 1 1 0 0
-    """
-    pairs = [(p, text) for p, group in zip(rollout.problems, rollout.texts) for text in group]
-    texts = [text.split(MARKER)[0] + MARKER + p.answer + EOS for p, text in pairs]
-    G = rollout.mask.size(1)
-    tokens, mask = (x.unflatten(0, (-1, G)) for x in encode(texts, rollout.mask.device))
-    counted = mask & ((tokens == MARKER_ID).cumsum(-1) == 1)
-    read = replace(rollout, tokens=tokens, mask=counted, temperature=1.0)
-    return response_logprobs(rollout.model, read).sum(-1).exp()
-
-
-@torch.no_grad()
-def answered(rollout: Rollout) -> Rollout:
-    """What `verifree` trains: each response up to its first marker, the true answer and EOS behind.
-
-    These tokens, their mask, their log-probabilities under the model that sampled (at the sampling
-    temperature), and `given`, True on the true answer and its end. A response without a marker
-    stays as it was sampled, cut off or not. Rewards and texts stay those of what was sampled.
-
-        sampled   1 2 , 1 3 , 0 6 #   6 4 2 $        1 2 , 1 3 $
-        tokens    1 2 , 1 3 , 0 6 #   6 3 2 $        1 2 , 1 3 $ _ _ _ _ _ _ _
-        given     0 0 0 0 0 0 0 0 0 1 1 1 1 1        0 0 0 0 0 0 0 0 0 0 0 0 0
-    """
-    G = rollout.mask.size(1)
-    texts = []
-    for problem, *group in zip(rollout.problems, rollout.tokens, rollout.mask):
-        for y, sampled in zip(*group):
-            text = TOKENIZER.decode(y[sampled].tolist())
-            reasoning, marker, _ = text.partition(MARKER)
-            texts.append(reasoning + marker + problem.answer + EOS if marker else text)
-    tokens, mask = (x.unflatten(0, (-1, G)) for x in encode(texts, rollout.mask.device))
-    markers = tokens == MARKER_ID
-    given = mask & (markers.cumsum(-1) > markers.int())  # a marker stands before the token
-    trained = replace(rollout, tokens=tokens, mask=mask, given=given, probs=None, hidden=None)
-    trained.logprobs = response_logprobs(rollout.model, trained)
-    return trained
-
-
-def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
-    """b_phi(y_{i,t}), (P, G, T), with gradient: the critic's output when it has read the token."""
-    h = read_responses(critic, rollout.prompts, rollout.tokens)[:, :, 1:]  # (P, G, T, D)
-    return critic.unembed(h)[..., 0].masked_fill(~rollout.mask, 0.0)
 
 
 def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None = None) -> Tensor:
@@ -230,7 +181,9 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2)
 def k3(d: Tensor) -> Tensor:
     """exp(d) - d - 1, d = log q - log p: estimates KL(p || q) from samples of p; never below 0.
 
-    John Schulman, "Approximating KL divergence", 2020. Kept finite as the ratio is.
+    John Schulman, "Approximating KL divergence", 2020. Kept finite as the ratio is. Its mean value
+    over samples of p is KL(p || q), but its mean gradient with respect to p is that of the other
+    divergence, KL(q || p); `update` says more.
     """
     d = d.clamp(-20, 20)
     return d.expm1() - d
@@ -253,8 +206,15 @@ def update(
     rollout: what a variant returned, so with A; prompts, tokens, mask, logprobs and A are read.
     minibatches: their number, or fewer if fewer groups are read. clip: clip_low and clip_high, as
     of policy_loss. A token counts by the whole rollout, so at fixed weights the losses of the mini-
-    batches add up to the rollout's. kl > 0 adds kl * KL(pi_theta || pi_reference) by k3, with the
-    same weights, but of sampled tokens alone (arXiv 2402.03300, Eq. 3 and 4).
+    batches add up to the rollout's. kl > 0 adds kl * k3, with the same weights, on sampled tokens
+    only (arXiv 2402.03300, Eq. 3 and 4). The mean value of k3 is KL(pi_theta || pi_reference). But
+    given the prefix, and while pi_theta is pi_old, its mean gradient is that of the other one:
+
+        E[ grad k3 ] = E[ (1 - pi_reference / pi_theta) grad ln pi_theta ]
+                     = - E_reference[ grad ln pi_theta ] = grad KL(pi_reference || pi_theta)
+
+    The original does the same; arXiv 2510.01555 and 2512.21852 criticise it. Both divergences pull
+    towards the reference.
 
     Returns numbers that were measured before each optimiser step, 0 if there was none:
         loss           with the KL term, summed over the mini-batches

@@ -22,6 +22,7 @@ an ordinary token.
 """
 
 import zlib
+from functools import cache
 from itertools import accumulate
 from typing import Callable, NamedTuple
 
@@ -133,6 +134,7 @@ ADD = Task(add, from_columns, range(2, 6))  # the default
 MUL = Task(mul, from_columns, range(2, 6))  # the wall: most groups are all-fail
 SUM = Task(running_totals, from_totals, range(3, 9))  # the shortcut: steps are not needed
 TASKS: dict[str, Task] = {"add": ADD, "mul": MUL, "sum": SUM}
+DRAWS = 1250  # problems of each level, of which some are the same; one in ten is held out
 
 
 def held_out(prompt: str) -> bool:
@@ -144,3 +146,14 @@ def held_out(prompt: str) -> bool:
     """
     operands = prompt.replace(" ", "").removesuffix("=").split("+")
     return zlib.crc32(("+".join(sorted(operands)) + "=").encode()) % 10 == 0
+
+
+@cache
+def make_problems(task: Task, held: bool) -> list[Problem]:
+    """Distinct problems, held-out or for training: the same in every run, as many draws a level.
+
+    They are made once, and every caller gets the same list: do not change it.
+    """
+    rng = np.random.default_rng(0)
+    draws = [task.problem(rng, level) for level in task.levels for _ in range(DRAWS)]
+    return [problem for problem in dict.fromkeys(draws) if held_out(problem.prompt) == held]

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 import advantages
-import grpo
+import tasks
 import train
 from advantages import VARIANTS
 from grpo import Rollout, policy_loss, ratios, response_logprobs, sample_rollout, token_weights
 from grpo import update
 from model import GPT
 from tasks import ADD, SUM, TASKS, TOKENIZER, Problem, Task, from_columns, held_out
+from tasks import make_problems
 
 torch.set_num_threads(1)  # the tensors are tiny: more threads would only wait for each other
 SEED = 0  # of all that is random here; any other number passes as well
@@ -277,6 +278,12 @@ def problem(task: Task, numbers, level: int) -> Problem:
     return task.problem(SimpleNamespace(integers=lambda low, high: next(drawn)), level)
 
 
+def fewer_problems(draws: int, monkeypatch) -> None:
+    """As many draws of each level, made anew: make_problems keeps what it has made once."""
+    monkeypatch.setattr(tasks, "DRAWS", draws)
+    monkeypatch.setattr(train, "make_problems", make_problems.__wrapped__)
+
+
 def ids(text: str) -> list[int]:
     return TOKENIZER.encode(text).ids
 
@@ -457,7 +464,7 @@ def steps_of(arguments: str, model=None):
 @pytest.fixture
 def no_update(monkeypatch):
     """Few problems, and a step that leaves the weights as they are and notes what it is given."""
-    monkeypatch.setattr(train, "DRAWS", 100)
+    fewer_problems(100, monkeypatch)
     update = Mock(return_value={"loss": 0.0, "grad_norm": 0.0})
     monkeypatch.setattr(train, "update", update)
     return update
@@ -560,7 +567,7 @@ def test_culling_draws_from_what_is_not_solved(easy, left, no_update, monkeypatc
         return rollout
 
     monkeypatch.setattr(train, "sample_rollout", solve_easy_levels)
-    monkeypatch.setattr(train, "DRAWS", 6)
+    fewer_problems(6, monkeypatch)
     steps = steps_of("--variant culling --prompts 200")
     for levels in ({2, 3, 4, 5}, left, left):
         rollout, *_ = next(steps)
@@ -576,7 +583,9 @@ def test_answer_likelihood_equals_one_row_at_a_time():
     responses = [["9,8#8$", "9,8$", "1#2#3$", "#1$", "$", "1_2#4$"]]
     responses += [["5,5#5#5$", "#$", "##$", "_$", "########", ",,,,,,,,"]]
     model = tiny_gpt().double()
-    L = grpo.answer_likelihood(scripted(problems, responses, T=8, model=model, temperature=0.5))
+    L = advantages.answer_likelihood(
+        scripted(problems, responses, T=8, model=model, temperature=0.5)
+    )
     for g, i in np.ndindex(2, 6):
         answer = ids("#" + problems[g].answer + "$")
         row = ids(problems[g].prompt + responses[g][i].removesuffix("$").split("#")[0]) + answer
@@ -589,7 +598,7 @@ def test_the_critic_judges_the_token_it_has_read():
     """A bias that is read one token early is only a baseline; without its minus a loss rises."""
     network = tiny_gpt(outputs=1).double()
     x = sample(tiny_gpt().double())
-    bias = grpo.token_bias(network, x)
+    bias = advantages.token_bias(network, x)
     assert (bias[~x.mask] == 0).all()
     for g, i, tokens, _, outputs in read_alone(network, x):
         close(bias[g, i, : len(tokens)], outputs[1:, 0])
@@ -600,7 +609,9 @@ def test_the_critic_judges_the_token_it_has_read():
     x.rewards = torch.tensor([MIXED, ONE, FAIL, REAL], dtype=torch.float64)
     critic = advantages.Critic(network, lr=1e-3)
     close(critic(x).A, advantages.grpo(x).A + bias.detach())  # judged before it learns
-    learned = advantages.critic_loss(grpo.token_bias(network, x), advantages.grpo(x).A, x.mask)
+    learned = advantages.critic_loss(
+        advantages.token_bias(network, x), advantages.grpo(x).A, x.mask
+    )
     assert learned < advantages.critic_loss(bias, advantages.grpo(x).A, x.mask)
 
 

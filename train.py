@@ -7,6 +7,7 @@ around it follows: problems, the base model, measuring, files, the report, the c
 """
 
 import csv
+import errno
 import json
 import sys
 import time
@@ -14,6 +15,7 @@ from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, ArgumentParser
 from argparse import ArgumentTypeError, Namespace
 from contextlib import suppress
 from copy import deepcopy
+from io import BytesIO, StringIO
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +26,14 @@ from tqdm import tqdm
 from advantages import LOSS, VARIANTS
 from grpo import Rollout, descend, encode, judge, response_logprobs, sample_rollout, update
 from model import GPT
-from tasks import EOS, PAD_ID, TASKS, TOKENIZER, Problem, Task, held_out
+from tasks import EOS, PAD_ID, TASKS, TOKENIZER, Task, make_problems
 
-DRAWS = 1250  # problems of each level, of which some are the same; one in ten is held out
 # The share of correct samples at which the warm-up ends, so low that most is left to learn from
 # rewards; and how much more often it shows a problem than one of the level below.
 WARM_UP = {"add": (0.13, 1.5), "mul": (0.1, 1.0), "sum": (0.4, 0.8)}
 
 
-def train(args: Namespace, model: GPT):
+def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
     """The loop over steps. Yields after each: rollout, what was trained (with A), metrics."""
     task = TASKS[args.task]
     pool = make_problems(task, held=False)
@@ -42,7 +43,7 @@ def train(args: Namespace, model: GPT):
     names = ("minibatches", "clip_low", "clip_high", "aggregate", "kl", "max_grad_norm")
     settings = {name: getattr(args, name) for name in names}  # of the update
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    variant = VARIANTS[args.variant]
+    variant = variants[args.variant]
     if isinstance(variant, type):  # it has a memory, and begins anew in each run
         variant = variant(new_model(args, outputs=1).to(args.device), args.lr)
     reference = deepcopy(model).requires_grad_(False)  # for the KL term
@@ -61,19 +62,18 @@ def train(args: Namespace, model: GPT):
         # What is solved is not drawn again. If no problem is left, all come back.
         pool = [p for p in pool if p not in trained.solved] or make_problems(task, held=False)
         row["seconds"] = time.perf_counter() - started
-        if not np.isfinite(row["loss"] + row["grad_norm"]):
-            raise FloatingPointError(f"step {step}: loss or gradient not finite; is --lr too high?")
+        check_finite(step, row["loss"], row["grad_norm"], *model.parameters())
         if step % 25 == 0 or step == args.steps:
             row |= evaluate(model, task, "greedy", temperature=0)
             row |= evaluate(model, task, "sampled", temperature=1)
         yield rollout, trained, row
 
 
-def make_problems(task: Task, held: bool) -> list[Problem]:
-    """Distinct problems, held-out or for training: the same in every run, as many draws a level."""
-    rng = np.random.default_rng(0)
-    draws = [task.problem(rng, level) for level in task.levels for _ in range(DRAWS)]
-    return [problem for problem in dict.fromkeys(draws) if held_out(problem.prompt) == held]
+def check_finite(step: int, *numbers) -> None:
+    """FloatingPointError, which names the training step, if a number or weight is not finite."""
+    if not all(torch.as_tensor(x).isfinite().all() for x in numbers):
+        what = "loss, gradient or weights not finite; is --lr too high?"
+        raise FloatingPointError(f"step {step}: {what}")
 
 
 def new_model(args: Namespace, outputs: int | None = None) -> GPT:
@@ -156,32 +156,54 @@ mean_abs_advantage loss grad_norm clip_fraction approx_kl seconds greedy sampled
 sampled_reasoning_correct"""
 
 
-def run(args: Namespace, model: GPT | None = None) -> None:
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file beside its place and then renames it, so the file is whole or not there."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def append_row(file, row: dict) -> None:
+    """Appends a row to metrics.csv, an open file without a buffer: the whole row, or nothing."""
+    line = StringIO()
+    csv.DictWriter(line, COLUMNS.split(), extrasaction="ignore").writerow(row)
+    whole = file.tell()
+    content = line.getvalue().encode()
+    if file.write(content) < len(content):  # a full disk took a part of it
+        file.truncate(whole)
+        raise OSError(errno.ENOSPC, "no space left for a row", file.name)
+
+
+def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) -> None:
     """One run, its files and what is printed. model: the base model, else it is made here."""
     started = time.perf_counter()
     task = TASKS[args.task]
     folder = Path(args.out, args.name)
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "metrics.csv", "w", newline="", buffering=1) as file:  # line by line
+    with open(folder / "metrics.csv", "wb", buffering=0) as file:  # row by row
         # It is there if and only if the run has finished.
         (folder / "summary.json").unlink(missing_ok=True)
-        writer = csv.DictWriter(file, COLUMNS.split(), extrasaction="ignore")
-        writer.writeheader()
+        append_row(file, dict(zip(COLUMNS.split(), COLUMNS.split())))  # the header
         model = model or base_model(args)
         summary = vars(args) | evaluate(model, task, "base_greedy", temperature=0)
         summary |= evaluate(model, task, "base_sampled", temperature=1, samples=4)
         seconds = []
-        for _, trained, row in tqdm(train(args, model), args.variant, args.steps):
+        for _, trained, row in tqdm(train(args, model, variants), args.variant, args.steps):
             by_level = row.get("sampled_by_level", {}).values()
             row["sampled_by_level"] = " ".join(str(share) for share in by_level)
-            writer.writerow(row)
+            append_row(file, row)
             seconds.append(row["seconds"])
-    torch.save(model.state_dict(), folder / "model.pt")
+    weights = BytesIO()
+    torch.save(model.state_dict(), weights)
+    write_whole(folder / "model.pt", weights.getvalue())
     summary |= evaluate(model, task, "final_greedy", temperature=0)
     summary |= evaluate(model, task, "final_sampled", temperature=1, samples=4)
     summary["seconds"] = time.perf_counter() - started
     summary["seconds_per_step"] = float(np.median(seconds or [0]))
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2))
+    write_whole(folder / "summary.json", json.dumps(summary, indent=2).encode())
     if seconds:
         report(trained)
     for name in ("base_sampled", "final_sampled", "base_greedy", "final_greedy"):
@@ -217,14 +239,17 @@ def number(kind: type, low: float, high: float = 10**9, multiple: int | None = N
     return convert
 
 
-def parse_arguments(argv: list[str]) -> Namespace:
-    """The command line as settings. SystemExit(2) after a line on standard error if it is bad."""
+def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = LOSS) -> Namespace:
+    """The command line as settings. SystemExit(2) after a line on standard error if it is bad.
+
+    variants and losses: the tables of advantages.py, or larger ones.
+    """
     devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
     about = "Trains a small GPT on arithmetic by GRPO; what happens is written to a folder of --out"
     # Without the usage an error is one line.
     cli = ArgumentParser("train.py", SUPPRESS, about, formatter_class=ArgumentDefaultsHelpFormatter)
     add = cli.add_argument
-    add("--variant", choices=VARIANTS, default="grpo", help="how advantages are computed")
+    add("--variant", choices=variants, default="grpo", help="how advantages are computed")
     add("--task", choices=TASKS, default="add", help="the arithmetic to learn")
     add("--steps", type=number(int, 0), default=400, help="training steps, one rollout each")
     add("--prompts", type=number(int, 1), default=64, help="prompts in a rollout")
@@ -247,7 +272,7 @@ def parse_arguments(argv: list[str]) -> Namespace:
     add("--device", choices=devices, default="cpu", help="where to compute")
     add("--out", default="runs", help="folder of all runs")
     # The variant is parsed first: its own loss is the default where no flag is given.
-    cli.set_defaults(**LOSS.get(cli.parse_args(argv).variant, {}))
+    cli.set_defaults(**losses.get(cli.parse_args(argv).variant, {}))
     args = cli.parse_args(argv)
     # The name of the run's folder has all that differs from its default: no run replaces another.
     names = sorted(vars(args).keys() - {"task", "variant", "seed", "threads", "device", "out"})

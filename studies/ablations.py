@@ -11,11 +11,11 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn.functional import pad
 
-from advantages import LOSS, VARIANTS, Critic, centre, critic_loss, grpo, likelihood, nthr
-from advantages import on_tokens, standardise
-from grpo import Rollout, answer_likelihood, answered, descend, encode, response_logprobs
-from grpo import token_bias
-from tasks import EOS, MARKER, MARKER_ID, TOKENIZER
+from advantages import LOSS, VARIANTS, Critic, answer_likelihood, answered, as_sampled, centre
+from advantages import critic_loss, grpo, likelihood, nthr, on_tokens, standardise, token_bias
+from advantages import written
+from grpo import Rollout, descend
+from tasks import EOS, MARKER, MARKER_ID
 
 
 # ---- Which tokens are spared?
@@ -78,7 +78,6 @@ def shuffled_L(rollout: Rollout) -> Rollout:
     return on_tokens(rollout, standardise(torch.where(all_fail, L, rollout.rewards)))
 
 
-@torch.no_grad()
 def substituted(rollout: Rollout) -> Rollout:
     """likelihood, but the responses of all-fail groups end with the true answer.
 
@@ -86,17 +85,15 @@ def substituted(rollout: Rollout) -> Rollout:
     all of it is trained.
     """
     all_fail = (rollout.rewards == 0).all(1)  # (P,)
-    texts = []
-    for p, problem in enumerate(rollout.problems):
-        for i, text in enumerate(rollout.texts[p]):
-            y = rollout.tokens[p, i][rollout.mask[p, i]]
-            ended = text.split(MARKER)[0] + MARKER + problem.answer + EOS
-            texts.append(ended if all_fail[p] else TOKENIZER.decode(y.tolist()))
     G = rollout.mask.size(1)
-    tokens, mask = (x.unflatten(0, (-1, G)) for x in encode(texts, rollout.mask.device))
-    given = mask & all_fail[:, None, None] & ((tokens == MARKER_ID).cumsum(-1) > 0)
-    trained = replace(rollout, tokens=tokens, mask=mask, given=given, probs=None, hidden=None)
-    trained.logprobs = response_logprobs(rollout.model, trained)
+    texts = []
+    for n, text in enumerate(as_sampled(rollout)):
+        reasoning = text.removesuffix(EOS).split(MARKER)[0]
+        ended = reasoning + MARKER + rollout.problems[n // G].answer + EOS
+        texts.append(ended if all_fail[n // G] else text)
+    trained = written(rollout, texts, rollout.temperature)
+    answer = (trained.tokens == MARKER_ID).cumsum(-1) > 0
+    trained = replace(trained, given=trained.mask & all_fail[:, None, None] & answer)
     return on_tokens(trained, likelihood(rollout).A[..., :1])  # it is the same for all tokens
 
 
@@ -108,7 +105,7 @@ def substituted_up(rollout: Rollout) -> Rollout:
 
 
 def log_likelihoods(trained: Rollout) -> Tensor:
-    """ln L_i, (P, G), of what grpo.answered returns; 0 for a response without a marker."""
+    """ln L_i, (P, G), of what advantages.answered returns; 0 for a response without a marker."""
     return trained.logprobs.masked_fill(~trained.given, 0.0).sum(-1)
 
 

@@ -29,7 +29,7 @@ import train
 from grpo import sample_rollout
 from studies.common import TABLES, study
 from studies.runs import of_models
-from tasks import MARKER, SUM, TASKS, Problem, Task
+from tasks import MARKER, SUM, TASKS, Problem, Task, make_problems
 
 AFTER = ("grpo", "verifree")  # variants
 KINDS = ("steps", "carry", "digit")  # of `sum` the first two
@@ -55,7 +55,7 @@ def changed(task: Task, problem: Problem, kind: str, rng) -> Problem:
 def answers(model, task: str, kind: str):
     """Of each held-out problem: whether the response follows, and whether it gives the truth."""
     rng = np.random.default_rng(0)
-    problems = train.make_problems(TASKS[task], held=True)
+    problems = make_problems(TASKS[task], held=True)
     begun = [changed(TASKS[task], p, kind, rng) for p in problems]
     for given, rest in {(len(p.prompt), len(p.solution)) for p in begun}:
         alike = [p for p in begun if (len(p.prompt), len(p.solution)) == (given, rest)]

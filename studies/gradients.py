@@ -47,7 +47,7 @@ from studies.ablations import CONTROLS, CONTROLS_LOSS
 from studies.analysis import NAMES, effects
 from studies.analysis import ROWS as RUNS
 from studies.pictures import WIDTH, look, name_lines, picture
-from tasks import TASKS
+from tasks import TASKS, make_problems
 
 ROWS = TABLES / "gradients.csv"
 K = 40  # rollouts in each half
@@ -66,7 +66,7 @@ COLUMNS = {"cosine": "cosine", "mean_cosine": "mean cosine", "snr": "signal-to-n
 # ---- The gradients
 def sampled(model, task: str, seed: int, rollouts: int, G: int = 8):
     """Yields rollouts of training problems, drawn with replacement; G responses to each."""
-    problems = train.make_problems(TASKS[task], held=False)
+    problems = make_problems(TASKS[task], held=False)
     order = np.random.default_rng(seed)
     rng = torch.Generator().manual_seed(seed)
     for _ in range(rollouts):

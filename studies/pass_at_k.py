@@ -19,12 +19,11 @@ from functools import partial
 import numpy as np
 import torch
 
-import train
 from grpo import sample_rollout
 from studies.common import TABLES, at, study
 from studies.pictures import WIDTH, band, look, name_lines, picture
 from studies.runs import of_models
-from tasks import TASKS
+from tasks import TASKS, make_problems
 
 AFTER = ("grpo", "pos_only", "verifree")  # variants
 PROBLEMS = 30  # of each level
@@ -43,7 +42,7 @@ def pass_at(k: int, correct: np.ndarray, n: int = SAMPLES) -> float:
 
 def measured(model, task: str) -> dict[str, float]:
     """k -> pass@k of one model."""
-    held = train.make_problems(TASKS[task], held=True)
+    held = make_problems(TASKS[task], held=True)
     levels = [[p for p in held if p.level == level][:PROBLEMS] for level in TASKS[task].levels]
     rng = torch.Generator().manual_seed(0)
     correct = 0  # responses to each problem

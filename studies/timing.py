@@ -26,7 +26,7 @@ from advantages import VARIANTS
 from model import GPT
 from studies.common import TABLES, markdown, publish, read_rows, write_rows
 from studies.analysis import TASKS
-from tasks import ADD
+from tasks import ADD, make_problems
 from tools import trl_variants as trl
 
 ROWS = TABLES / "timing.csv"
@@ -62,7 +62,7 @@ def beside_trl(base: GPT) -> list[dict[str, float]]:
     plain = {"use_cpu": True, "gradient_checkpointing": False, "save_strategy": "no"}
     own = trl.OWN | trl.trl_settings("grpo") | plain
     config = trl.GRPOConfig(**own | {"learning_rate": 0.0, "max_steps": WARM + ROUNDS})
-    problems = train.make_problems(ADD, held=False)
+    problems = make_problems(ADD, held=False)
     data = trl.Dataset.from_list([problem._asdict() for problem in problems])
     parts = (theirs, partial(trl.verifier, tokenizer), config, data, None, tokenizer)
     turns = Turns(steps(base, "add", "grpo", "--minibatches", "1"))

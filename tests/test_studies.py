@@ -11,8 +11,8 @@ from torch.nn.utils import parameters_to_vector
 
 pytest.importorskip("scipy", reason="the studies need scipy: see studies/requirements.txt")
 import train  # noqa: E402
-from advantages import grpo, likelihood, standardise  # noqa: E402
-from grpo import answer_likelihood, policy_loss, response_logprobs, token_bias, update  # noqa: E402
+from advantages import answer_likelihood, grpo, likelihood, standardise, token_bias  # noqa: E402
+from grpo import policy_loss, response_logprobs, update  # noqa: E402
 from studies import ablations, displacement, faithful, gradients, pass_at_k  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
@@ -53,7 +53,7 @@ def test_a_changed_step():
 def test_answers_that_follow_and_that_are_true(monkeypatch):
     """An answer that follows a change counted as the truth, or the other way round."""
     true = [problem(TASKS["add"], x, len(str(x[0]))) for x in ([347, 285], [12, 34], [23, 45])]
-    monkeypatch.setattr(faithful.train, "make_problems", lambda task, held: true)
+    monkeypatch.setattr(faithful, "make_problems", lambda task, held: true)
 
     def said(model, task, problems, *_):
         texts = [[x.solution if x.level == 3 else "#" + x.answer] for x in problems]
@@ -235,16 +235,14 @@ def test_the_bounded_critic():
     assert raw.abs().max() > 1 and (critic.network.embed_position.weight != before).any()
 
 
-def test_controls_can_be_trained(monkeypatch):
+def test_controls_can_be_trained():
     """A name that the command line does not take, or with another variant's loss."""
-    monkeypatch.setattr(ablations, "VARIANTS", train.VARIANTS.copy())
-    monkeypatch.setattr(ablations, "LOSS", train.LOSS.copy())
-    monkeypatch.setattr(train, "VARIANTS", ablations.VARIANTS)
-    monkeypatch.setattr(train, "LOSS", ablations.LOSS)
-    ablations.add_controls()
+    variants = train.VARIANTS | ablations.CONTROLS
+    losses = train.LOSS | ablations.CONTROLS_LOSS
     for name in ablations.CONTROLS:
-        args = train.parse_arguments(["--variant", name, "--prompts", "2", "--width", "8"])
+        argv = ["--variant", name, "--prompts", "2", "--width", "8"]
+        args = train.parse_arguments(argv, variants, losses)
         assert (args.aggregate == "constant") == (name == "prefix_baseline")
         args.steps = 1
-        ((*_, row),) = train.train(args, train.new_model(args))
+        ((*_, row),) = train.train(args, train.new_model(args), variants)
         assert np.isfinite(row["loss"])

@@ -22,7 +22,8 @@ import train
 from advantages import VARIANTS
 from grpo import response_logprobs, sample_rollout
 from tasks import ADD, PAD_ID, TASKS, held_out
-from test_grpo import DEFAULTS, FAIL, MIXED, ONE, PASS, close, problem, random_rollout, tiny_gpt
+from test_grpo import DEFAULTS, FAIL, MIXED, ONE, PASS, close, fewer_problems, problem
+from test_grpo import random_rollout, tiny_gpt
 
 WARM_UP = dict(train.WARM_UP)
 SMALL = "--layers 1 --width 16 --steps 2 --prompts 8 --group-size 4 --out out".split()
@@ -35,7 +36,7 @@ CTRL_C = (130, ["train.py: stopped by Ctrl-C"])
 def small(monkeypatch, tmp_path):
     """Few problems and a short warm-up. A response is correct if its length is odd."""
     monkeypatch.setattr(train, "WARM_UP", dict.fromkeys(TASKS, (0.0, 1.0)))  # 20 steps
-    monkeypatch.setattr(train, "DRAWS", 60)
+    fewer_problems(60, monkeypatch)
     monkeypatch.setattr(train.Task, "reward", lambda task, problem, response: len(response) % 2.0)
     monkeypatch.chdir(tmp_path)
 
@@ -165,7 +166,7 @@ def test_which_problems_and_samples_a_seed_decides():
 
 def test_every_problem_of_the_pool_can_be_drawn(monkeypatch):
     """A pool of which a part is never drawn, or of which a problem cannot come twice in a batch."""
-    monkeypatch.setattr(train, "DRAWS", 3)
+    fewer_problems(3, monkeypatch)
     pool = train.make_problems(ADD, held=False)
     rollout, *_ = next(loop("--prompts 200 --group-size 2 --steps 9"))
     assert {*rollout.problems} == {*pool}
@@ -234,7 +235,7 @@ def test_the_warm_up(monkeypatch):
 def test_the_warm_up_ends_at_the_share_of_its_task(task, share, ratio, monkeypatch):
     """Another share, another ratio of the levels; a share of held-out or of greedy responses."""
     monkeypatch.setattr(train, "WARM_UP", WARM_UP)
-    monkeypatch.setattr(train, "DRAWS", 300)
+    fewer_problems(300, monkeypatch)
     shares = iter([0.0, share - 0.002, share + 0.002, 1.0])
 
     def sample(*given, **more):
@@ -423,7 +424,7 @@ def test_metrics_of_a_rollout():
     assert train.rollout_metrics(x, trained, ADD) == pytest.approx(expected, rel=1e-5)
 
 
-NOT_FINITE = "train.py: error: step %d: loss or gradient not finite; is --lr too high?"
+NOT_FINITE = "train.py: error: step %d: loss, gradient or weights not finite; is --lr too high?"
 STOPS = [  # a function; what its calls do, DEFAULT is the usual; what run() gives; rows that stay
     (train, "warm_up", [KeyboardInterrupt], CTRL_C, 0),
     (train, "update", [DEFAULT, KeyboardInterrupt], CTRL_C, 1),

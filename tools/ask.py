@@ -14,7 +14,7 @@ import torch
 
 import train
 from grpo import sample_rollout
-from tasks import TASKS, Problem, Task
+from tasks import TASKS, Problem, Task, make_problems
 
 
 def finished(folder: Path) -> tuple:
@@ -53,7 +53,7 @@ if __name__ == "__main__":
     task = TASKS[args.task]
     problem = asked(task, options.problem)
     if problem is None:
-        held = {p.level: p.prompt for p in train.make_problems(task, held=True)}
+        held = {p.level: p.prompt for p in make_problems(task, held=True)}
         examples = ", ".join(prompt.replace(" ", "").strip("=") for prompt in held.values())
         parser.error(f"{options.problem} is not a problem like one of these: {examples}")
     print(f"{problem.prompt} has the solution {problem.solution}")

@@ -20,7 +20,7 @@ from tqdm import tqdm
 import train
 from advantages import VARIANTS, nthr_scores
 from grpo import Rollout, sample_rollout
-from tasks import EOS, TASKS
+from tasks import EOS, TASKS, make_problems
 
 ROOT = Path(__file__).parent.parent
 # verifree trains other tokens than the sampled ones, which the page shows; critic needs a network.
@@ -50,7 +50,7 @@ def follow(name: str, variant: str) -> dict:
     """One run: a problem of each level; at some steps the metrics and a group for each problem."""
     args = train.parse_arguments(["--device", "cpu", "--task", name, "--variant", variant])
     task = TASKS[name]
-    held = train.make_problems(task, held=True)
+    held = make_problems(task, held=True)
     model = train.base_model(args)
     # 1: solved at least once.
     solved = dict(zip(held, sample_rollout(model, task, held, 8).rewards.amax(1).tolist()))
