@@ -107,6 +107,16 @@ def compensation_at(x, i, t):  # A_{i,t}, as in FORMULAS below
     return A * (2 - pi[t] / max(pi)) if A > 0 else A
 
 
+def forking_at(x, i, t):  # A_i if the entropy of this token is in the group's top fifth
+    H = [[-sum(p * math.log(p) for p in pi) for pi in y] for y in x.probs]
+    ordered = sorted(h for y in H for h in y)
+    place = 0.8 * (len(ordered) - 1)  # of the quantile; between two it interpolates
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    threshold = ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return standardised(x.r, i) if H[i][t] >= threshold - 1e-12 else 0.0
+
+
 def score_at(x, j, t):
     """s_{j,t} = sum_{i correct} sum_k <g_{i,k}, g_{j,t}> <h_{i,k}, h_{j,t}>   (Eq. 7)"""
 
@@ -144,6 +154,7 @@ FORMULAS = {  # of A_{i,t} in a group x: x.r[i], x.L[i], x.tokens[i][t] and so o
     "grpo": lambda x, i, t: standardised(x.r, i),
     "dr_grpo": lambda x, i, t: x.r[i] - mean(x.r),
     "rloo": lambda x, i, t: x.r[i] - mean(x.r[:i] + x.r[i + 1 :] or x.r),  # the others, if any
+    "maxrl": lambda x, i, t: (x.r[i] - mean(x.r)) / mean(x.r) if any(x.r) else 0.0,
     "pos_only": lambda x, i, t: max(standardised(x.r, i), 0.0),
     "reinforce": lambda x, i, t: x.r[i],
     "half": lambda x, i, t: max(standardised(x.r, i), standardised(x.r, i) / 2),
@@ -154,6 +165,7 @@ FORMULAS = {  # of A_{i,t} in a group x: x.r[i], x.L[i], x.tokens[i][t] and so o
     "ngrpo": lambda x, i, t: standardised(x.r + [1.0], i),
     "likelihood": lambda x, i, t: standardised(x.r if any(x.r) else x.L, i),
     "verifree": verifree_at,
+    "forking": forking_at,
     "nthr": nthr_at,
 }
 
