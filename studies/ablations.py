@@ -1,7 +1,7 @@
 """Rules that are no variants: each a short function, as in advantages.py, with the same shapes.
 
 They stand beside a variant and change one thing of it, to show what that one thing does. They are
-trained and measured like variants: add_controls() lets train.py's command line take them.
+trained and measured like variants: studies/runs.py adds them to the table of variants.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn.functional import pad
 
-from advantages import LOSS, VARIANTS, Critic, answer_likelihood, answered, as_sampled, centre
+from advantages import Critic, answer_likelihood, answered, as_sampled, centre
 from advantages import critic_loss, grpo, likelihood, nthr, on_tokens, standardise, token_bias
 from advantages import written
 from grpo import Rollout, descend
@@ -154,9 +154,3 @@ ALL = [nthr_eta0, random_sparing, prefix_baseline, shuffled_L, substituted, subs
 ALL += [verifree_undivided, dense, log_likelihood]
 CONTROLS = {control.__name__: control for control in ALL} | {"critic_bounded": CriticBounded}
 CONTROLS_LOSS = {"prefix_baseline": {"aggregate": "constant"}}  # as LOSS in advantages.py
-
-
-def add_controls() -> None:
-    """Lets train.py's command line take the controls."""
-    VARIANTS.update(CONTROLS)
-    LOSS.update(CONTROLS_LOSS)

@@ -1,57 +1,47 @@
-"""What the rows of studies.compare say: chosen rates, differences from grpo, speed of learning.
+"""What the rows of studies.compare say: differences from grpo, speed of learning, significance.
 
-And the page that is made of it, results/compare.md. Rates are chosen on base models 1 to 3;
-everything else is of the other base models.
+And the page that is made of it, results/compare.md. Everything is of base models that no learning
+rate was chosen on.
 """
 
+from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from advantages import VARIANTS
-from studies.common import TABLES, at, by_seed, holm, interval, markdown, paired, read_rows
-from studies.common import resampled, shown, sign_flips
-from studies.ablations import CONTROLS
-
-ROWS = TABLES / "compare.csv"
-TASKS = ("add", "mul")  # that variants are compared on
-FIRST = range(1, 4)  # base models that rates are chosen on
-GRID = (3e-4, 1.5e-4, 6e-4)
-BEYOND = {1.5e-4: [7.5e-5], 6e-4: [1.2e-3]}  # tried if the best of the grid is this end of it
-RATES = sorted(sum(BEYOND.values(), [*GRID]))
-NAMES = [name for name in VARIANTS if name not in CONTROLS]  # grpo is the first
-FORMS = ["substituted", "substituted_up", "dense", "log_likelihood"]  # of experiment 5
-SEARCHED = [name for name in NAMES if name != "culling"] + FORMS + ["critic_bounded"]
-SHARES = ("all_fail", "final_sampled_reasoning_correct", "scaled")
-HEAD = ("task", "variant", "lr", "flags")  # and the seed: what a row is of
-# Time of a step over grpo's, as text. Runs say less: on another day a machine has other work, too.
-TIMES = {(row["task"], row["measured"]): row["ratio"] for row in read_rows(TABLES / "timing.csv")}
+from studies.common import TABLES, Interval, holm, markdown, paired, read_rows
+from studies.common import resampled, sign_flips, interval
+from studies.protocol import FIRST, HEAD, NAMES, RATES, SEARCHED, TASKS
+from studies.protocol import accuracy_by_rate, chosen_rate
 
 
-def by_rate(rows: list[dict], task: str, variant: str) -> dict[float, float]:
-    """rate -> average accuracy during training in %, of rates that have all of FIRST."""
-    found = {}
-    for lr in RATES:
-        values = by_seed(rows, "mean_sampled", task=task, variant=variant, lr=lr, flags="")
-        if values.keys() >= {*FIRST}:
-            found[lr] = 100 * np.mean([values[seed] for seed in FIRST])
-    return found
+@dataclass
+class Effect:
+    """A variant or control beside grpo, on the base models that both have; shares, not points."""
+
+    task: str
+    variant: str
+    lr: float
+    flags: str
+    n: int  # base models
+    average: Interval  # minus grpo's: average accuracy during training
+    p: float  # of that
+    end: Interval  # minus grpo's: accuracy at the end
+    half: Interval  # steps to half of what grpo gains, over grpo's steps
+    most: Interval  # the same to 90 %
+    all_fail: float
+    reasoning_correct: float  # of the correct responses at the end
+    scaled: float
+    steps: list[int]  # after which there is an accuracy
+    curves: np.ndarray  # (n, steps)
+    curves_of_grpo: np.ndarray  # (n, steps)
+    chosen: bool = False  # without flags, at the rate that was chosen for it
+    significant: bool = False
 
 
-def to_try(found: dict[float, float]) -> list[float]:
-    """The rates to try, given what by_rate has found: the grid, then one value beyond its end."""
-    complete = found.keys() >= {*GRID}
-    return [*GRID] + (BEYOND.get(max(GRID, key=found.get), []) if complete else [])
-
-
-def chosen(rows: list[dict], task: str, variant: str) -> float | None:
-    """The best rate; None before all are there. What is not searched takes grpo's, `sum` add's."""
-    variant = variant if variant in SEARCHED else "grpo"
-    found = by_rate(rows, "add" if task == "sum" else task, variant)
-    return max(found, key=found.get) if found.keys() >= {*to_try(found)} else None
-
-
+# ---- One effect
 def reached(steps: list[int], curve: np.ndarray, level: float) -> float:
     """The training step at which a curve, made monotone, has this level; infinity if it never has.
 
@@ -65,7 +55,7 @@ def reached(steps: list[int], curve: np.ndarray, level: float) -> float:
     return np.interp(level, curve[around], steps[around])
 
 
-def speed(steps, ours: np.ndarray, theirs: np.ndarray, share: float) -> tuple:
+def speed(steps, ours: np.ndarray, theirs: np.ndarray, share: float) -> Interval:
     """When ours has this share of what theirs gains in all, over when theirs has it; (n, steps).
 
     Of the mean curves; with an interval.
@@ -80,91 +70,133 @@ def speed(steps, ours: np.ndarray, theirs: np.ndarray, share: float) -> tuple:
     return resampled(ratio, len(ours))
 
 
-def effect(rows: list[dict], ours: dict, theirs: dict) -> dict:
-    """A variant or control beside grpo, of the base models that both have; shares, not points."""
+def effect(rows: list[dict], ours: dict, theirs: dict) -> Effect:
+    """ours and theirs: the entries of HEAD, but the seed, of a variant and of grpo beside it."""
     a, b = paired(rows, "mean_sampled", ours, theirs)
-    found = ours | {"n": len(a), "significant": False}
-    found |= {"average": interval(a - b), "p": sign_flips(a - b)}
-    found["end"] = interval(np.subtract(*paired(rows, "final_sampled", ours, theirs)))
-    found |= {name: paired(rows, name, ours, theirs)[0].mean() for name in SHARES}
-    steps = [int(name) for name in rows[0] if name.isdigit()]  # after which there is an accuracy
-    # (n, steps) each
-    a, b = np.transpose([paired(rows, str(step), ours, theirs) for step in steps], (1, 2, 0))
-    found |= {"half": speed(steps, a, b, 0.5), "most": speed(steps, a, b, 0.9)}
-    return found | {"steps": steps, "curves": a, "theirs": b}
+    ends = paired(rows, "final_sampled", ours, theirs)
+
+    def mean(column):
+        return paired(rows, column, ours, theirs)[0].mean()
+
+    steps = [int(name) for name in rows[0] if name.isdigit()]
+    curves = [paired(rows, str(step), ours, theirs) for step in steps]
+    of_ours, of_grpo = np.transpose(curves, (1, 2, 0))  # (n, steps) each
+    return Effect(
+        **ours,
+        n=len(a),
+        average=interval(a - b),
+        p=sign_flips(a - b),
+        end=interval(np.subtract(*ends)),
+        half=speed(steps, of_ours, of_grpo, 0.5),
+        most=speed(steps, of_ours, of_grpo, 0.9),
+        all_fail=mean("all_fail"),
+        reasoning_correct=mean("final_sampled_reasoning_correct"),
+        scaled=mean("scaled"),
+        steps=steps,
+        curves=of_ours,
+        curves_of_grpo=of_grpo,
+    )
 
 
-def effects(rows: list[dict]) -> list[dict]:
-    """An effect for each variant or control, task, rate and flags; of each task the best first.
-
-    "own": without flags, at the rate that was chosen for it. "significant": of variants at their
-    own rate, after Holm's correction over all of these, those that have no rows yet included.
-    """
-    later = [row for row in rows if int(row["seed"]) not in FIRST]
-    found = []
-    for head in dict.fromkeys(tuple(row[name] for name in HEAD) for row in later):
+# ---- All effects
+def effects(rows: list[dict]) -> list[Effect]:
+    """One for each variant or control, task, rate and flags; of each task the best first."""
+    reported = [row for row in rows if row["seed"] not in FIRST]
+    results = []
+    for head in dict.fromkeys(tuple(row[name] for name in HEAD[:-1]) for row in reported):
         ours = dict(zip(HEAD, head))
-        theirs = ours | {"variant": "grpo", "lr": chosen(rows, ours["task"], "grpo")}
-        if len(paired(later, "mean_sampled", ours, theirs)[0]):
-            x = effect(later, ours, theirs)
-            own = chosen(rows, ours["task"], ours["variant"])
-            found.append(x | {"own": not ours["flags"] and float(ours["lr"]) == own})
-    compared = [x for x in found if x["own"] and x["variant"] in NAMES[1:]]
-    p = {(x["task"], x["variant"]): x["p"] for x in compared if x["task"] in TASKS}
-    significant = holm(p, len(TASKS) * len(NAMES[1:]))
-    for x in found:
-        x["significant"] = x["own"] and (x["task"], x["variant"]) in significant
-    return sorted(found, key=lambda x: (x["task"], -x["average"][0]))
+        theirs = ours | {"variant": "grpo", "lr": chosen_rate(rows, ours["task"], "grpo")}
+        if len(paired(reported, "mean_sampled", ours, theirs)[0]):
+            x = effect(reported, ours, theirs)
+            x.chosen = not x.flags and x.lr == chosen_rate(rows, x.task, x.variant)
+            results.append(x)
+    mark_significant(results)
+    return sorted(results, key=lambda x: (x.task, -x.average.value))
+
+
+def mark_significant(results: list[Effect]) -> None:
+    """By Holm's correction over all variants but grpo, at their chosen rates, on both tasks.
+
+    Variants that have no rows yet are counted as comparisons.
+    """
+    names = NAMES[1:]
+    compared = [x for x in results if x.chosen and x.variant in names and x.task in TASKS]
+    p = {(x.task, x.variant): x.p for x in compared}
+    significant = holm(p, len(TASKS) * len(names))
+    for x in compared:
+        x.significant = (x.task, x.variant) in significant
 
 
 # ---- The page
-def average(x: dict) -> str:
-    return f"**{shown(x['average'])}**" if x["significant"] else shown(x["average"])
+@cache
+def seconds_by_variant() -> dict[tuple[str, str], str]:
+    """(task, variant) -> time of a step over grpo's, as text.
+
+    Runs say less: on another day a machine has other work.
+    """
+    rows = read_rows(TABLES / "timing.csv")
+    return {(row["task"], row["measured"]): str(row["ratio"]) for row in rows}
+
+
+def times_of_grpo(ratio: Interval) -> str:
+    return f"{ratio:.2f}".replace("inf", "not reached")
+
+
+def in_points(x: Interval) -> str:
+    return f"{x.times(100):+.1f}"
+
+
+def in_percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def average(x: Effect) -> str:
+    return f"**{in_points(x.average)}**" if x.significant else in_points(x.average)
 
 
 COLUMNS = {  # heading -> the text of an effect
-    "task": lambda x: x["task"],
-    "variant": lambda x: f"`{x['variant']}`",
-    "rate": lambda x: str(x["lr"]),
-    "base models": lambda x: str(x["n"]),
+    "task": lambda x: x.task,
+    "variant": lambda x: f"`{x.variant}`",
+    "rate": lambda x: str(x.lr),
+    "base models": lambda x: str(x.n),
     "average accuracy": average,
-    "at the end": lambda x: shown(x["end"]),
-    "steps to half": lambda x: shown(x["half"], 1, ".2f").replace("inf", "not reached"),
-    "steps to 90 %": lambda x: shown(x["most"], 1, ".2f").replace("inf", "not reached"),
-    "time of a step": lambda x: TIMES.get((x["task"], x["variant"]), ""),
-    "all-fail": lambda x: f"{100 * x['all_fail']:.1f}",
-    "reasoning correct": lambda x: f"{100 * x['final_sampled_reasoning_correct']:.1f}",
-    "scaled": lambda x: f"{100 * x['scaled']:.1f}",
+    "at the end": lambda x: in_points(x.end),
+    "steps to half": lambda x: times_of_grpo(x.half),
+    "steps to 90 %": lambda x: times_of_grpo(x.most),
+    "time of a step": lambda x: seconds_by_variant().get((x.task, x.variant), ""),
+    "all-fail": lambda x: in_percent(x.all_fail),
+    "reasoning correct": lambda x: in_percent(x.reasoning_correct),
+    "scaled": lambda x: in_percent(x.scaled),
 }
 
 
-def table(found: list[dict]) -> str:
+def table(results: list[Effect]) -> str:
     """A line for each effect."""
-    lines = [[text(x) for text in COLUMNS.values()] for x in found]
+    lines = [[text(x) for text in COLUMNS.values()] for x in results]
     return markdown([*COLUMNS], lines) if lines else "No rows yet."
 
 
-def rates(rows: list[dict]) -> str:
-    """The parameter study."""
+def table_of_rates(rows: list[dict]) -> str:
+    """The parameter study; what was chosen is bold."""
     lines = []
     for task, variant in product(TASKS, SEARCHED):
-        texts = {lr: f"{x:.1f}" for lr, x in by_rate(rows, task, variant).items()}
-        best = chosen(rows, task, variant)
+        texts = {lr: f"{x:.1f}" for lr, x in accuracy_by_rate(rows, task, variant).items()}
+        best = chosen_rate(rows, task, variant)
         texts |= {best: f"**{texts[best]}**"} if best else {}
         lines.append([task, f"`{variant}`", *(texts.get(lr, "") for lr in RATES)])
     return markdown(["task", "variant", *(f"{lr:g}" for lr in RATES)], lines)
 
 
-def page(rows: list[dict], found: list[dict]) -> str:
-    """compare.md, in which a table stands for each {name}; found: what effects() returns."""
-    own = [x for x in found if x["own"]]
-    both = [x for x in own if x["task"] in TASKS]
+def page(rows: list[dict], results: list[Effect]) -> str:
+    """compare.md, in which a table stands for each {name}; results: what effects() returns."""
+    chosen = [x for x in results if x.chosen]
+    both = [x for x in chosen if x.task in TASKS]
     parts = {
-        "variants": table([x for x in both if x["variant"] in NAMES]),
-        "same_rate": table([x for x in found if not x["own"] and not x["flags"]]),
-        "controls": table([x for x in both if x["variant"] not in NAMES]),
-        "free": table([x for x in found if x["flags"]]),
-        "shortcut": table(at(own, task="sum")),
-        "rates": rates(rows),
+        "variants": table([x for x in both if x.variant in NAMES]),
+        "same_rate": table([x for x in results if not x.chosen and not x.flags]),
+        "controls": table([x for x in both if x.variant not in NAMES]),
+        "free": table([x for x in results if x.flags]),
+        "shortcut": table([x for x in chosen if x.task == "sum"]),
+        "rates": table_of_rates(rows),
     }
-    return Path(__file__).with_name("compare.template.md").read_text().format(**parts)
+    return Path(__file__).with_name("compare.template.txt").read_text().format(**parts)

@@ -1,22 +1,20 @@
-"""What two studies need: options, CSV tables, jobs side by side, intervals, pages."""
+"""What several studies need: options, CSV tables, jobs side by side, statistics, pages."""
 
 import argparse
 import csv
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy import stats
 
-import train
-
 TABLES = Path(__file__).parent / "results"
-SIX = range(4, 10)  # base models
-TWELVE = range(4, 16)
 
 
 def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -26,23 +24,28 @@ def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.Argumen
     parser.add_argument("--seeds", nargs="+", type=int, default=[*seeds], help="of base and run")
     parser.add_argument("--jobs", type=int, default=2, help="side by side, one thread each")
     parser.add_argument("--out", default="runs/studies", help="folder of the runs")
+    only = "measure nothing: make the tables and pictures from the committed rows"
+    parser.add_argument("--only-tables", action="store_true", help=only)
     return parser
 
 
-def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
-    """train.py's settings on the processor; the runs of one seed share the folder of its base."""
-    argv = ["--task", task, "--seed", str(seed), "--base-seed", str(seed), "--device", "cpu"]
-    return train.parse_arguments([*argv, "--out", f"{out}/{task}-{seed}", *more])
-
-
 # ---- Rows
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV; none if there is no such file."""
+def number(text: str) -> int | float | str:
+    """A cell of a CSV as a number, if it is one."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def read_rows(path: Path) -> list[dict]:
+    """The rows of a CSV with their numbers; none if there is no such file."""
     text = path.read_text() if path.exists() else ""
-    return [*csv.DictReader(text.splitlines())]
+    rows = csv.DictReader(text.splitlines())
+    return [{name: number(cell) for name, cell in row.items()} for row in rows]
 
 
-def written(row: dict) -> dict[str, str]:
+def cells(row: dict) -> dict[str, str]:
     """A row as it stands in a CSV: floats with five digits."""
     return {name: f"{x:.5g}" if isinstance(x, float) else str(x) for name, x in row.items()}
 
@@ -54,40 +57,22 @@ def write_rows(path: Path, rows: list[dict]) -> None:
     """
     part = path.with_name(path.name + ".part")
     with open(part, "w", newline="") as file:
-        names = dict.fromkeys(name for row in rows for name in row)
-        writer = csv.DictWriter(file, names, lineterminator="\n")
+        columns = dict.fromkeys(name for row in rows for name in row)
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(written(row) for row in rows)
+        writer.writerows(cells(row) for row in rows)
     part.replace(path)
 
 
-def side_by_side(function, jobs, processes: int):
-    """Yields function(*job) of each job when it is done. Jobs have one thread each, and AVX2."""
-    os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")  # read when a new process imports torch
-    os.environ.setdefault("TQDM_DISABLE", "1")
-    with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, [1]) as pool:
-        for done in as_completed([pool.submit(function, *job) for job in jobs]):
-            yield done.result()
-
-
-def complete(path: Path, measure, args) -> list[dict[str, str]]:
-    """All rows, after adding measure(task, seed, args.out), a list, of what has no row yet."""
-    there = {(row["task"], row["seed"]) for row in read_rows(path)}
-    left = [job for job in product(args.tasks, args.seeds) if (job[0], str(job[1])) not in there]
-    for rows in side_by_side(measure, [(*job, args.out) for job in left], args.jobs):
-        write_rows(path, read_rows(path) + rows)
-    return read_rows(path)
-
-
-def at(rows: list[dict], **head) -> list[dict]:
+def matching(rows: list[dict], **entries) -> list[dict]:
     """The rows with these entries."""
-    return [row for row in rows if all(str(row[name]) == str(x) for name, x in head.items())]
+    return [row for row in rows if entries.items() <= row.items()]
 
 
-def by_seed(rows: list[dict], column: str, **head) -> dict[int, float]:
+def by_seed(rows: list[dict], column: str, **entries) -> dict[int, float]:
     """seed -> value of a column, of the rows with these entries; empty and NaN are left out."""
-    there = [row for row in at(rows, **head) if str(row.get(column, "")) not in ("", "nan")]
-    return {int(row["seed"]): float(row[column]) for row in there}
+    values = {row["seed"]: row.get(column, "") for row in matching(rows, **entries)}
+    return {seed: x for seed, x in values.items() if x != "" and not np.isnan(x)}
 
 
 def paired(rows: list[dict], column: str, ours: dict, theirs: dict) -> tuple:
@@ -98,31 +83,71 @@ def paired(rows: list[dict], column: str, ours: dict, theirs: dict) -> tuple:
     return np.array([a[seed] for seed in both]), np.array([b[seed] for seed in both])
 
 
+# ---- Jobs
+def side_by_side(function, jobs, processes: int):
+    """Yields function(*job) of each job when it is done. Jobs have one thread each, and AVX2."""
+    os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")  # read when a new process imports torch
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, [1]) as pool:
+        for done in as_completed([pool.submit(function, *job) for job in jobs]):
+            yield done.result()
+
+
+def complete(path: Path, measure, names: list[str], args) -> list[dict]:
+    """All rows, after adding those that are not there yet.
+
+    The first three columns are a task, a seed and a name. measure(task, seed, out, names) returns
+    the rows of some names.
+    """
+    there = {tuple(row.values())[:3] for row in read_rows(path)}
+    jobs = []
+    for task, seed in product(args.tasks, args.seeds):
+        missing = [name for name in names if (task, seed, name) not in there]
+        if missing and not args.only_tables:
+            jobs.append((task, seed, args.out, missing))
+    for new in side_by_side(measure, jobs, args.jobs):
+        write_rows(path, read_rows(path) + new)
+    return read_rows(path)
+
+
 # ---- Statistics
-def interval(values) -> tuple[float, float, float]:
-    """Mean and its 95 % t interval; NaN NaN if fewer than two differ."""
+class Interval(NamedTuple):
+    """A value with the two ends of its 95 % interval; they are NaN if there is none."""
+
+    value: float
+    low: float = np.nan
+    high: float = np.nan
+
+    def __format__(self, form: str) -> str:
+        """For example +5.0 (+4.0 to +6.1); without an interval only the value."""
+        value, low, high = (format(x, form) for x in self)
+        return f"{value} ({low} to {high})" if self.low < self.high else value
+
+    def times(self, factor: float) -> "Interval":
+        return Interval(*(factor * x for x in self))
+
+
+def interval(values) -> Interval:
+    """Mean and its t interval; there is none if fewer than two values differ."""
     values = np.array([*values])
     mean = values.mean()
     if len(values) < 2 or values.std() == 0:
-        return mean, np.nan, np.nan
-    return mean, *stats.t.interval(0.95, len(values) - 1, mean, stats.sem(values))
+        return Interval(mean)
+    return Interval(mean, *stats.t.interval(0.95, len(values) - 1, mean, stats.sem(values)))
 
 
-def resampled(statistic, n: int) -> tuple[float, float, float]:
-    """statistic(indices) of all n, base models for one, and its 95 % interval by resampling."""
+def resampled(statistic, n: int) -> Interval:
+    """statistic(indices) of all n, base models for one, and its interval by resampling."""
     rng = np.random.default_rng(0)
-    found = [statistic(rng.integers(n, size=n)) for _ in range(1000)]
-    return statistic(range(n)), *np.nanquantile(found, [0.025, 0.975], method="inverted_cdf")
+    draws = [statistic(rng.integers(n, size=n)) for _ in range(1000)]
+    ends = np.nanquantile(draws, [0.025, 0.975], method="inverted_cdf")
+    return Interval(statistic(range(n)), *ends)
 
 
 def sign_flips(values) -> float:
-    """The exact two-sided p of a mean that is 0 if each sign is as likely as the other.
-
-    The share of all 2^n ways to set the signs whose sum is at least as far from 0.
-    """
-    signs = np.array([*product((1, -1), repeat=len(values))])  # (2^n, n); the first has no minus
-    sums = abs(signs @ values)
-    return np.mean(sums >= sums[0] - 1e-9)  # equal ones may differ by rounding
+    """The exact two-sided p of a mean that is 0 if each sign is as likely as the other."""
+    settings = {"permutation_type": "samples", "n_resamples": np.inf, "vectorized": True}
+    return stats.permutation_test((values,), np.mean, **settings).pvalue
 
 
 def holm(p: dict, comparisons: int, level: float = 0.05) -> set:
@@ -136,15 +161,9 @@ def holm(p: dict, comparisons: int, level: float = 0.05) -> set:
 
 
 # ---- Text
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
+def markdown(header: list[str], lines: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *lines]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def shown(values: tuple[float, float, float], scale: float = 100, form: str = "+.1f") -> str:
-    """What interval() or resampled() returns, as text; without an interval the mean alone."""
-    mean, low, high = (format(scale * value, form) for value in values)
-    return f"{mean} ({low} to {high})" if values[1] < values[2] else mean
 
 
 def summary(rows: list[dict]) -> str:
@@ -155,9 +174,11 @@ def summary(rows: list[dict]) -> str:
     _, _, of, *columns = rows[0]
     lines = []
     for task, name in dict.fromkeys((row["task"], row[of]) for row in rows):
-        shares = [by_seed(rows, column, **{"task": task, of: name}) for column in columns]
-        texts = [shown(interval(x.values()), form=".1f") if x else "" for x in shares]
-        lines.append([task, f"`{name}`", *texts])
+        line = [task, f"`{name}`"]
+        for column in columns:
+            shares = by_seed(rows, column, **{"task": task, of: name}).values()
+            line.append(f"{interval(shares).times(100):.1f}" if shares else "")
+        lines.append(line)
     return markdown(["task", of, *(f"{column.replace('_', ' ')}, %" for column in columns)], lines)
 
 
@@ -167,8 +188,8 @@ def publish(path: Path, text: str) -> None:
     print(text)
 
 
-def study(text: str, path: Path, measure, tasks: tuple[str, ...]) -> list[dict[str, str]]:
-    """The command of a study of six base models; text: its docstring. Returns all rows."""
-    rows = complete(path, measure, options(text, SIX, tasks).parse_args())
+def study(text: str, path: Path, measure, names, tasks: tuple[str, ...], seeds) -> list[dict]:
+    """The command of a study; text: its docstring. Returns all rows."""
+    rows = complete(path, measure, names, options(text, seeds, tasks).parse_args())
     publish(path, f"# {text}\n{summary(rows)}\n")
     return rows

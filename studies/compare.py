@@ -3,7 +3,7 @@
 protocol.md is the protocol. Every seed has a base model of its own, and for one seed all variants
 draw the same problems in the same order (culling apart), so differences from grpo are paired. Sets:
 
-    rates      base models 1-3: each variant at three learning rates, or four (studies.analysis)
+    rates      base models 1-3: each variant at three learning rates, or four (studies/protocol.py)
     variants   4-15: each variant at the best of these, and at that of grpo
     forms      rates as above of experiment 5's other forms and of critic_bounded; then 4-9
     controls   4-9: the other controls, at grpo's rate
@@ -12,8 +12,9 @@ draw the same problems in the same order (culling apart), so differences from gr
 
 results/compare.csv has a row a run: `python train.py --task TASK --variant VARIANT --seed SEED
 --base-seed SEED --lr LR FLAGS`, on one thread and with AVX2 (train.py alone takes no controls).
-Rows are added as runs finish. What has a row is not run again, and a finished run in --out is only
-read: remove it when the core has changed. The columns, as shares unless another unit is given:
+Rows are added as runs finish. What has a row is not run again, and a run in --out that the same
+code has finished (studies/runs.py) is only read. The columns, as shares unless another unit is
+given:
 
     mean_sampled        accuracy at temperature 1, mean over the evaluations: the primary measure
     base_, final_       as in summary.json (tools/README.md), before and after training
@@ -37,108 +38,102 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from studies import pictures
-from studies.common import SIX, TWELVE, at, options, publish, read_rows, side_by_side
-from studies.common import write_rows, written
-from studies.ablations import CONTROLS
-from studies.analysis import FIRST, FORMS, HEAD, NAMES, ROWS, SEARCHED, TASKS
-from studies.analysis import by_rate, chosen, effect, effects, page, table, to_try
-from studies.runs import is_finished, run
+from studies.analysis import effect, effects, page, table
+from studies.common import cells, matching, options, publish, read_rows, side_by_side, write_rows
+from studies.protocol import FIRST, ROWS, SETS, TASKS
+from studies.protocol import accuracy_by_rate, chosen_rate, rates_to_try
+from studies.runs import Run, folder_of, is_finished
 
-FREE = "--clip-low 1 --clip-high 1e9 --max-grad-norm 1e9"
-SETS = {  # set: variants or controls, tasks, base models, flags
-    "rates": ([name for name in NAMES if name in SEARCHED], TASKS, FIRST, ""),
-    "variants": (NAMES, TASKS, TWELVE, ""),
-    "forms": ([*FORMS, "critic_bounded"], TASKS, [*FIRST, *SIX], ""),
-    "controls": ([name for name in CONTROLS if name not in SEARCHED], TASKS, SIX, ""),
-    "free": (["grpo", "compensation"], ["add"], SIX, FREE),
-    "sum": (["grpo", "verifree"], ["sum"], SIX, ""),
-}
-# Of summary.json.
-TAKEN = "base_sampled final_sampled final_greedy final_sampled_reasoning_correct"
+FROM_SUMMARY = ("base_sampled", "final_sampled", "final_greedy", "final_sampled_reasoning_correct")
 
 
 # ---- What is run
-def jobs(name: str, rows: list[dict]):
-    """Yields (task, variant, lr, flags, seed) of a set's runs, in order of seed, once chosen."""
+def runs_of(name: str, rows: list[dict]):
+    """Yields the runs of a set in order of seed; those at a chosen rate once it is chosen."""
     variants, tasks, seeds, flags = SETS[name]
     for seed, variant, task in product(seeds, variants, tasks):
-        rates = to_try(by_rate(rows, task, variant))
-        if seed not in FIRST:
+        if seed in FIRST:
+            rates = rates_to_try(accuracy_by_rate(rows, task, variant))
+        else:
             beside = "grpo" if name == "variants" else variant
-            rates = [chosen(rows, task, variant), chosen(rows, task, beside)]
+            rates = [chosen_rate(rows, task, variant), chosen_rate(rows, task, beside)]
         for lr in dict.fromkeys(lr for lr in rates if lr):
-            yield task, variant, lr, flags, seed
+            yield Run(task, variant, lr, flags, seed)
 
 
-def missing(args) -> list[tuple]:
+def missing_runs(args) -> list[Run]:
     """The runs of --set that have no row yet, each once, of --tasks and --seeds if given."""
     rows = read_rows(ROWS)
-    there = {job_of(row) for row in rows}
-    left = dict.fromkeys(one for name in args.set for one in jobs(name, rows) if one not in there)
-    left = [one for one in left if not args.tasks or one[0] in args.tasks]
-    return [(*one, args.out) for one in left if not args.seeds or one[-1] in args.seeds]
+    there = {Run.of(row) for row in rows}
+    runs = dict.fromkeys(run for name in args.set for run in runs_of(name, rows))
+    runs = [run for run in runs if run not in there]
+    runs = [run for run in runs if not args.tasks or run.task in args.tasks]
+    return [run for run in runs if not args.seeds or run.seed in args.seeds]
 
 
-def job_of(row: dict) -> tuple:
-    """What a row is of; its place in the file, too."""
-    return row["task"], row["variant"], float(row["lr"]), row["flags"], int(row["seed"])
-
-
-def trained(*job) -> list[dict]:
+def trained(run: Run, out: str) -> list[dict]:
     """The row of a run, which is made if it is not there; none if it diverges."""
     try:
-        return [dict(zip((*HEAD, "seed"), job)) | measures(run(*job))]
+        return [run._asdict() | row_of(folder_of(run, out))]
     except FloatingPointError as error:
-        print(*job, error)
+        print(*run, error)
         return []
+
+
+def row_of(folder: Path) -> dict[str, float]:
+    """What a row has of a run, curve (step: accuracy) included, from the files that it left."""
+    summary = json.loads((folder / "summary.json").read_text())
+    steps = [row for row in read_rows(folder / "metrics.csv") if row["step"] > 0]  # 0: no training
+    curve = {str(row["step"]): row["sampled"] for row in steps if row["sampled"] != ""}
+    limit = summary["max_grad_norm"]
+    row = {"mean_sampled": np.mean([*curve.values()])}
+    row |= {name: summary[name] for name in FROM_SUMMARY}
+    row["all_fail"] = np.mean([row["all_fail"] for row in steps])
+    row["scaled"] = np.mean([row["grad_norm"] > limit for row in steps])
+    return row | {"0": summary["base_sampled"]} | curve
 
 
 def fill(args) -> None:
     """Adds the rows of --set."""
     for _ in range(3):  # the grid; a value beyond it; what these choose
-        left = [job for job in missing(args) if is_finished(*job) or not args.finished]
-        for new in side_by_side(trained, left, args.jobs):
-            add(new)
+        runs = missing_runs(args)
+        if args.finished:
+            runs = [run for run in runs if is_finished(run, args.out)]
+        for new in side_by_side(trained, [(run, args.out) for run in runs], args.jobs):
+            add_rows(new)
 
 
-def add(new: list[dict]) -> None:
+def add_rows(new: list[dict]) -> None:
     """Adds rows to the file, and puts it in order."""
-    rows = sorted({job_of(row): row for row in [*read_rows(ROWS), *new]}.items())
+    rows = sorted({Run.of(row): row for row in [*read_rows(ROWS), *new]}.items())
     write_rows(ROWS, [row for _, row in rows])
 
 
-def measures(folder: Path) -> dict[str, float]:
-    """The measures and the curve (step: accuracy) of a run, from the files that it left."""
-    there = json.loads((folder / "summary.json").read_text())
-    steps = read_rows(folder / "metrics.csv")
-    curve = {step["step"]: float(step["sampled"]) for step in steps if step["sampled"]}
-    found = {"mean_sampled": np.mean([*curve.values()])}
-    found |= {name: there[name] for name in TAKEN.split()}
-    found["all_fail"] = np.mean([float(step["all_fail"]) for step in steps])
-    found["scaled"] = np.mean([float(step["grad_norm"]) > there["max_grad_norm"] for step in steps])
-    return found | {"0": there["base_sampled"]} | curve
-
-
-# ---- One run again, and a variant of one's own
+# ---- One run again, and variants beside grpo
 def verify(task: str, variant: str, seed: str) -> None:
     """Makes the first committed run of these again and prints which columns agree."""
-    old = at(read_rows(ROWS), task=task, variant=variant, seed=seed)[0]
+    old = matching(read_rows(ROWS), task=task, variant=variant, seed=int(seed))[0]
     with TemporaryDirectory() as out:
-        ((new,),) = side_by_side(trained, [(*job_of(old), out)], 1)
-    for name, text in written(new).items():
-        print(f"{name:32} {text:10}", "agrees" if text == old[name] else f"differs: {old[name]}")
+        ((new,),) = side_by_side(trained, [(Run.of(old), out)], 1)
+    committed = cells(old)
+    for name, text in cells(new).items():
+        agrees = text == committed[name]
+        print(f"{name:32} {text:10}", "agrees" if agrees else f"differs: {committed[name]}")
 
 
-def own(args, flags: list[str]) -> None:
-    """Trains variants beside grpo and prints the differences."""
+def beside_grpo(args, flags: list[str]) -> None:
+    """Trains --variants and grpo and prints the differences."""
     tasks = args.tasks or ["add"]
     names = ["grpo", *args.variants]
-    jobs = product(tasks, names, [args.lr], [" ".join(flags)], args.seeds or FIRST, [args.out])
+    flags = " ".join(flags)
+    heads = product(tasks, names, [args.lr], [flags], args.seeds or FIRST)
+    jobs = [(Run(*head), args.out) for head in heads]
     rows = sum(side_by_side(trained, jobs, args.jobs), [])
-    heads = [{"task": x, "variant": y, "lr": args.lr} for x, y in product(tasks, args.variants)]
-    found = [effect(rows, ours, ours | {"variant": "grpo"}) for ours in heads]
-    print(f"{table(found)}\n\nThe runs are in {args.out}: python -m tools.curves draws them.")
-    print("They are only read from now on, so after an edit of the variant give another --out.")
+    results = []
+    for task, name in product(tasks, args.variants):
+        ours = {"task": task, "variant": name, "lr": args.lr, "flags": flags}
+        results.append(effect(rows, ours, ours | {"variant": "grpo"}))
+    print(f"{table(results)}\n\nThe runs are in {args.out}: python -m tools.curves draws them.")
 
 
 def main() -> None:
@@ -151,16 +146,16 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=3e-4, help="learning rate of --variants")
     args, flags = parser.parse_known_args()
     if args.variants:
-        return own(args, flags)
+        return beside_grpo(args, flags)
     if flags:
         parser.error(f"only with --variants: {flags}")
     if args.verify:
         return verify(*args.verify)
     fill(args)
     rows = read_rows(ROWS)
-    found = effects(rows)
-    publish(ROWS, page(rows, found))
-    pictures.draw(rows, found)
+    results = effects(rows)
+    publish(ROWS, page(rows, results))
+    pictures.draw(rows, results)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import torch
 from grpo import Rollout, response_logprobs
 from studies.common import TABLES, study
 from studies.gradients import FUNCTIONS, gradient, sampled
+from studies.protocol import SIX
 from studies.runs import model_after
 
 NAMES = ("grpo", "pos_only", "nthr", "nthr_eta0", "half", "random_sparing")  # grpo is the first
@@ -49,15 +50,18 @@ def groups(model, task: str):
             yield rollout, p, advantages
 
 
-def measure(task: str, seed: int, out: str) -> list[dict]:
+def measure(task: str, seed: int, out: str, names: list[str]) -> list[dict]:
     """The rows of one base model."""
     model = model_after(task, "grpo", seed, out)
-    found = [slopes(model, *group) for group in islice(groups(model, task), GROUPS)]
-    shares = (torch.stack(found) < 0).double().mean(0)  # (names,)
-    rows = zip(NAMES, shares.tolist(), (shares - shares[0]).tolist())
-    head = {"task": task, "seed": seed}
-    return [head | {"variant": x, "displaced": y, "minus_grpo": z} for x, y, z in rows]
+    of_groups = [slopes(model, *group) for group in islice(groups(model, task), GROUPS)]
+    shares = (torch.stack(of_groups) < 0).double().mean(0)  # (NAMES,)
+    rows = []
+    for name, displaced, more in zip(NAMES, shares.tolist(), (shares - shares[0]).tolist()):
+        if name in names:
+            row = {"task": task, "seed": seed, "variant": name}
+            rows.append(row | {"displaced": displaced, "minus_grpo": more})
+    return rows
 
 
 if __name__ == "__main__":
-    study(__doc__, TABLES / "displacement.csv", measure, ("add",))
+    study(__doc__, TABLES / "displacement.csv", measure, NAMES, ("add",), SIX)

@@ -28,18 +28,21 @@ import numpy as np
 import train
 from grpo import sample_rollout
 from studies.common import TABLES, study
-from studies.runs import of_models
+from studies.protocol import SIX
+from studies.runs import rows_of_models
 from tasks import MARKER, SUM, TASKS, Problem, Task, make_problems
 
 AFTER = ("grpo", "verifree")  # variants
 KINDS = ("steps", "carry", "digit")  # of `sum` the first two
 
 
-def changed(task: Task, problem: Problem, kind: str, rng) -> Problem:
-    """The prompt with what is given of a response; as its solution, the rest that follows."""
+def changed(task: Task, problem: Problem, kind: str, k: int, by: int = 1) -> Problem:
+    """The prompt with what is given of a response; as its solution, the rest that follows.
+
+    Step k is changed. by: what is added to its second digit, which goes on from 0 after 9.
+    """
     true = [int(step) for step in problem.solution.split(MARKER)[0].split(",")]
-    k = rng.integers(len(true) - 1)
-    digit = (true[k] + rng.integers(1, 10)) % 10 - true[k] % 10
+    digit = (true[k] + by) % 10 - true[k] % 10
     unit = 1 if task is SUM else 10  # a column hands on its first digit, a running total all of it
     carry = unit if true[k] < unit else -unit
     steps = [*true]
@@ -52,26 +55,43 @@ def changed(task: Task, problem: Problem, kind: str, rng) -> Problem:
     return problem._replace(prompt=problem.prompt + response[:end], solution=response[end:])
 
 
+def changed_anywhere(task: Task, problem: Problem, kind: str, rng) -> Problem:
+    """The same with a random change of a random step, but not of the last."""
+    steps = problem.solution.split(MARKER)[0].split(",")
+    k = rng.integers(len(steps) - 1)
+    return changed(task, problem, kind, k, by=rng.integers(1, 10))
+
+
+def continued(model, task: Task, begun: list[Problem]):
+    """Yields each problem that changed() returned, how the model goes on greedily, and the reward.
+
+    In another order: problems whose prompts have one length, and whose rests have, come together.
+    """
+    for given, rest in {(len(p.prompt), len(p.solution)) for p in begun}:
+        alike = [p for p in begun if (len(p.prompt), len(p.solution)) == (given, rest)]
+        rollout = sample_rollout(model, task, alike, 1, 0, rest + 1)
+        texts = [text for (text,) in rollout.texts]
+        yield from zip(alike, texts, rollout.rewards[:, 0].tolist())
+
+
 def answers(model, task: str, kind: str):
     """Of each held-out problem: whether the response follows, and whether it gives the truth."""
     rng = np.random.default_rng(0)
-    problems = make_problems(TASKS[task], held=True)
-    begun = [changed(TASKS[task], p, kind, rng) for p in problems]
-    for given, rest in {(len(p.prompt), len(p.solution)) for p in begun}:
-        alike = [p for p in begun if (len(p.prompt), len(p.solution)) == (given, rest)]
-        rollout = sample_rollout(model, TASKS[task], alike, 1, 0, rest + 1)
-        follows = [text == p.solution for (text,), p in zip(rollout.texts, alike)]
-        yield from zip(follows, rollout.rewards[:, 0].tolist())
+    held = make_problems(TASKS[task], held=True)
+    begun = [changed_anywhere(TASKS[task], p, kind, rng) for p in held]
+    for p, text, reward in continued(model, TASKS[task], begun):
+        yield text == p.solution, reward
 
 
-def measured(model, task: str) -> dict[str, float]:
-    """The shares, of one model."""
-    found = train.evaluate(model, TASKS[task], "sampled", temperature=1, samples=4)
-    row = {"reasoning_correct": found["sampled_reasoning_correct"]}
+def shares(model, task: str) -> dict[str, float]:
+    """The columns of one model."""
+    accuracy = train.evaluate(model, TASKS[task], "sampled", temperature=1, samples=4)
+    row = {"reasoning_correct": accuracy["sampled_reasoning_correct"]}
     for kind in KINDS[:2] if task == "sum" else KINDS:
         row[f"{kind}_follows"], row[f"{kind}_truth"] = np.mean([*answers(model, task, kind)], 0)
     return row
 
 
 if __name__ == "__main__":
-    study(__doc__, TABLES / "faithful.csv", partial(of_models, AFTER, measured), tuple(TASKS))
+    measure = partial(rows_of_models, shares)
+    study(__doc__, TABLES / "faithful.csv", measure, ("base", *AFTER), tuple(TASKS), SIX)

@@ -18,11 +18,13 @@ from functools import partial
 
 import numpy as np
 import torch
+from scipy.stats import hypergeom
 
 from grpo import sample_rollout
-from studies.common import TABLES, at, study
+from studies.common import TABLES, matching, study
 from studies.pictures import WIDTH, band, look, name_lines, picture
-from studies.runs import of_models
+from studies.protocol import SIX
+from studies.runs import rows_of_models
 from tasks import TASKS, make_problems
 
 AFTER = ("grpo", "pos_only", "verifree")  # variants
@@ -34,13 +36,11 @@ ROUND = 64  # samples of a problem at once
 
 def pass_at(k: int, correct: np.ndarray, n: int = SAMPLES) -> float:
     """The mean over problems; correct: how many of n samples are, for each problem."""
-    j = np.arange(1, n + 1)
-    # C(n-c, k) / C(n, k) is the product of 1 - k / j over j from n-c+1 to n.
-    factors = np.where(j > n - correct[:, None], 1 - k / j, 1.0)  # (problems, n)
-    return float(np.mean(1 - factors.prod(1)))
+    none_correct = hypergeom.pmf(0, n, correct, k)  # of k that are drawn from these n
+    return float(np.mean(1 - none_correct))
 
 
-def measured(model, task: str) -> dict[str, float]:
+def accuracy_by_k(model, task: str) -> dict[str, float]:
     """k -> pass@k of one model."""
     held = make_problems(TASKS[task], held=True)
     levels = [[p for p in held if p.level == level][:PROBLEMS] for level in TASKS[task].levels]
@@ -55,7 +55,7 @@ def measured(model, task: str) -> dict[str, float]:
 def draw(ax, rows: list[dict]) -> None:
     """A curve a model, and its 95 % t interval over base models."""
     for name in ("base", *AFTER):
-        passes = [[float(row[str(k)]) for k in SIZES] for row in at(rows, model=name)]
+        passes = [[row[str(k)] for k in SIZES] for row in matching(rows, model=name)]
         how = look(name) if name in AFTER else {"color": "0.6", "linestyle": "--"}
         band(ax, SIZES, np.array(passes), label=name, **how)
     ax.set_xscale("log", base=2)
@@ -65,6 +65,7 @@ def draw(ax, rows: list[dict]) -> None:
 
 
 if __name__ == "__main__":
-    rows = study(__doc__, TABLES / "pass_at_k.csv", partial(of_models, AFTER, measured), ("mul",))
+    measure = partial(rows_of_models, accuracy_by_k)
+    rows = study(__doc__, TABLES / "pass_at_k.csv", measure, ("base", *AFTER), ("mul",), SIX)
     with picture("pass_at_k.png", figsize=(WIDTH, 3.8)) as ax:
         draw(ax, rows)

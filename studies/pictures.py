@@ -4,12 +4,14 @@ A variant looks the same in all pictures; its name stands where its line ends.
 """
 
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from studies.common import TABLES, at, interval
-from studies.analysis import FORMS, NAMES, RATES, TASKS, by_rate
+from studies.analysis import Effect
+from studies.common import TABLES, interval
+from studies.protocol import FORMS, NAMES, RATES, TASKS, accuracy_by_rate
 
 SPLIT = ("critic", "culling")  # some runs collapse, others do not: single runs are drawn
 PAIR = ["grpo", "verifree"]
@@ -81,27 +83,31 @@ def grid(name: str | Path, panels: dict[str, list], columns: int, height: float)
             ax.set_ylabel("sampled\naccuracy, %")
         for ax, (title, lines) in zip(axes.flat, panels.items()):
             for label, x, how in lines:
-                band(ax, x["steps"], x["curves"], label=label, linewidth=1.5, **how)
-                if x["variant"] in SPLIT:
-                    ax.plot(x["steps"], 100 * x["curves"].T, linewidth=0.4, color=how["color"])
+                band(ax, x.steps, x.curves, label=label, linewidth=1.5, **how)
+                if x.variant in SPLIT:
+                    ax.plot(x.steps, 100 * x.curves.T, linewidth=0.4, color=how["color"])
             ax.set(title=title, xlabel="training step", ylim=(0, 100))
             ax.locator_params(axis="x", nbins=2)
             name_lines(ax, 0.14 / height)
 
 
-def named(found: list[dict], task: str, names: list[str]) -> list[tuple]:
+def lines_of(results: list[Effect], task: str, names: list[str]) -> list[tuple]:
     """The lines of these variants in a panel of one task: base models 4 to 9, which all have."""
-    found = [x for x in at(found, task=task) if x["variant"] in names]
-    return [(x["variant"], x | {"curves": x["curves"][:6]}, look(x["variant"])) for x in found]
+    lines = []
+    for x in results:
+        if x.task == task and x.variant in names:
+            lines.append((x.variant, replace(x, curves=x.curves[:6]), look(x.variant)))
+    return lines
 
 
-def alone(found: list[dict], variant: str) -> list[tuple]:
+def beside_grpo(results: list[Effect], variant: str) -> list[tuple]:
     """The lines of one variant on both tasks, grey if not significant; dotted, grpo's beside it."""
     lines = []
-    for x in [x for x in at(found, variant=variant) if x["task"] in TASKS]:
-        grpo = x | {"variant": "grpo", "curves": x["theirs"]}
-        lines.append((x["task"], x, look(variant) if x["significant"] else {"color": "0.6"}))
-        lines.append(("_grpo", grpo, {"color": "black", "linestyle": ":"}))
+    for x in results:
+        if x.variant == variant and x.task in TASKS:
+            grpo = replace(x, variant="grpo", curves=x.curves_of_grpo)
+            lines.append((x.task, x, look(variant) if x.significant else {"color": "0.6"}))
+            lines.append(("_grpo", grpo, {"color": "black", "linestyle": ":"}))
     return lines
 
 
@@ -111,21 +117,26 @@ def parameter_study(rows: list[dict]) -> None:
         axes[0].set_ylabel("average accuracy during training, %")
         for ax, task in zip(axes, TASKS):
             for name in NAMES:
-                found = by_rate(rows, task, name)
-                if found:
-                    ax.plot([*found], [*found.values()], marker=".", label=name, **look(name))
+                accuracy = accuracy_by_rate(rows, task, name)
+                if accuracy:
+                    how = {"marker": ".", "label": name} | look(name)
+                    ax.plot([*accuracy], [*accuracy.values()], **how)
             ax.set(title=task, xscale="log", xlabel="learning rate")
             ax.set_xticks(RATES, [f"{lr:g}" for lr in RATES], rotation=45)
             ax.minorticks_off()
             name_lines(ax, 0.04)
 
 
-def draw(rows: list[dict], found: list[dict]) -> None:
-    """All of them, as far as there are rows; found: what effects() returns."""
-    if by_rate(rows, "add", "grpo"):
+def draw(rows: list[dict], results: list[Effect]) -> None:
+    """All of them, as far as there are rows; results: what effects() returns."""
+    if accuracy_by_rate(rows, "add", "grpo"):
         parameter_study(rows)
-    found = [x for x in found if x["own"]]
-    if found:
-        grid("learning.png", {task: named(found, task, PAIR) for task in (*TASKS, "sum")}, 3, 2.8)
-        grid("answers.png", {task: named(found, task, ANSWERS) for task in TASKS}, 2, 3)
-        grid("curves.png", {x: alone(found, x) for x in NAMES[1:] if at(found, variant=x)}, 5, 1.7)
+    chosen = [x for x in results if x.chosen]
+    there = {x.variant for x in chosen}
+    if chosen:
+        learning = {task: lines_of(chosen, task, PAIR) for task in (*TASKS, "sum")}
+        grid("learning.png", learning, 3, 2.8)
+        answers = {task: lines_of(chosen, task, ANSWERS) for task in TASKS}
+        grid("answers.png", answers, 2, 3)
+        curves = {name: beside_grpo(chosen, name) for name in NAMES[1:] if name in there}
+        grid("curves.png", curves, 5, 1.7)

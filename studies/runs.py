@@ -1,54 +1,127 @@
 """The runs that studies rest on. No command of its own.
 
 The runs of one seed have that seed for the base model too, so all variants and controls of a seed
-start from the same weights. (Another processor makes other ones, so what is compared is run on
-one.) A run of train.py that has finished with the same settings is not made again: remove it when
-the core has changed.
+start from the same weights. (Another processor makes other weights, so what is compared is run on
+one.) A finished run is not made again if its settings are the same and so is the code that made it:
+its folder keeps a hash of that code, in code.txt. Comments and docstrings do not count.
 """
 
+import ast
+import hashlib
 import json
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 
 import train
-from studies.common import TABLES, read_rows, settings
-from studies.ablations import add_controls
-from studies.analysis import chosen
+from advantages import LOSS, VARIANTS
+from studies.ablations import CONTROLS, CONTROLS_LOSS
+from studies.common import read_rows
+from studies.protocol import ROWS, chosen_rate
 from tools.ask import finished
 
-
-def asked(task: str, variant: str, lr: float, flags: str, seed: int, out: str) -> train.Namespace:
-    """The settings of a run of a variant or control. Its folder is args.out/args.name."""
-    add_controls()
-    return settings(task, seed, out, "--variant", variant, "--lr", str(lr), *flags.split())
-
-
-def is_finished(*job) -> bool:
-    """Whether asked(*job) has been run to its end, wherever that was."""
-    args = asked(*job)
-    path = Path(args.out, args.name, "summary.json")
-    there = json.loads(path.read_text()) if path.exists() else {}
-    return all(there.get(name) == x for name, x in vars(args).items() if name != "out")
+TRAINED = VARIANTS | CONTROLS
+LOSSES = LOSS | CONTROLS_LOSS
+ROOT = Path(train.__file__).parent
+CORE = ("tasks.py", "model.py", "grpo.py", "train.py")  # all of these files made a run
+RULES = ("advantages.py", "studies/ablations.py")  # of these what the variant needs
 
 
-def run(*job) -> Path:
-    """The folder of the run asked(*job). If it is not finished, it is made, and prints nothing."""
-    args = asked(*job)
-    if not is_finished(*job):
+class Run(NamedTuple):
+    """What a run is of: train.py's settings, where they are not its defaults. A place in order."""
+
+    task: str
+    variant: str  # or a control
+    lr: float
+    flags: str
+    seed: int
+
+    @classmethod
+    def of(cls, row: dict) -> "Run":
+        return cls(*(row[name] for name in cls._fields))
+
+
+def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
+    """train.py's settings on the processor; the runs of one seed share the folder of its base."""
+    argv = ["--task", task, "--seed", str(seed), "--base-seed", str(seed), "--device", "cpu"]
+    return train.parse_arguments([*argv, "--out", f"{out}/{task}-{seed}", *more], TRAINED, LOSSES)
+
+
+def settings_of(run: Run, out: str) -> train.Namespace:
+    more = ["--variant", run.variant, "--lr", str(run.lr), *run.flags.split()]
+    return settings(run.task, run.seed, out, *more)
+
+
+# ---- Which code made a run
+def syntax(path: Path) -> ast.Module:
+    """The syntax tree of a file. Comments and docstrings are not in it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        documented = isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
+        if documented and ast.get_docstring(node):
+            node.body = node.body[1:]
+    return tree
+
+
+def needed(name: str, definitions: dict[str, ast.AST]) -> dict[str, ast.AST]:
+    """The definition of this name, and of all that it mentions, and so on."""
+    reached = {}
+    waiting = [name]
+    while waiting:
+        name = waiting.pop()
+        if name in definitions and name not in reached:
+            reached[name] = definitions[name]
+            waiting += [node.id for node in ast.walk(reached[name]) if isinstance(node, ast.Name)]
+    return reached
+
+
+def code_hash(variant: str, root: Path = ROOT) -> str:
+    """A hash of the code that makes a run of this variant or control; root: the repository."""
+    trees = [syntax(root / name) for name in CORE]
+    rules = [node for name in RULES for node in syntax(root / name).body]
+    definitions = {node.name: node for node in rules if hasattr(node, "name")}
+    parts = needed(TRAINED[variant].__name__, definitions)
+    texts = [ast.unparse(tree) for tree in [*trees, *(parts[name] for name in sorted(parts))]]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+# ---- Runs and their models
+def is_finished(run: Run, out: str) -> bool:
+    """Whether this run has been made to its end, by this code, wherever that was."""
+    args = settings_of(run, out)
+    folder = Path(args.out, args.name)
+    if not (folder / "summary.json").exists() or not (folder / "code.txt").exists():
+        return False
+    summary = json.loads((folder / "summary.json").read_text())
+    same = all(summary.get(name) == x for name, x in vars(args).items() if name != "out")
+    return same and (folder / "code.txt").read_text() == code_hash(run.variant)
+
+
+def folder_of(run: Run, out: str) -> Path:
+    """The folder of a run. If the run is not finished, it is made, and prints nothing."""
+    args = settings_of(run, out)
+    folder = Path(args.out, args.name)
+    if not is_finished(run, out):
+        (folder / "code.txt").unlink(missing_ok=True)
         with redirect_stdout(None):
-            train.run(args)
-    return Path(args.out, args.name)
+            train.run(args, variants=TRAINED)
+        (folder / "code.txt").write_text(code_hash(run.variant))
+    return folder
 
 
 def model_after(task: str, variant: str, seed: int, out: str):
     """The model that a run ended with, at the rate chosen for it."""
-    rate = chosen(read_rows(TABLES / "compare.csv"), task, variant)
-    return finished(run(task, variant, rate, "", seed, out))[1]
+    rate = chosen_rate(read_rows(ROWS), task, variant)
+    return finished(folder_of(Run(task, variant, rate, "", seed), out))[1]
 
 
-def of_models(after: tuple, measured, task: str, seed: int, out: str) -> list[dict]:
-    """Rows of a seed, measured(model, task): of its base model and what each variant made of it."""
-    models = {"base": train.base_model(settings(task, seed, out))}
-    models |= {variant: model_after(task, variant, seed, out) for variant in after}
-    head = {"task": task, "seed": seed}
-    return [head | {"model": name} | measured(model, task) for name, model in models.items()]
+def rows_of_models(measured, task: str, seed: int, out: str, names: list[str]) -> list[dict]:
+    """Rows measured(model, task) of a seed: of its base model and of what variants made of it."""
+    rows = []
+    for name in names:
+        if name == "base":
+            model = train.base_model(settings(task, seed, out))
+        else:
+            model = model_after(task, name, seed, out)
+        rows.append({"task": task, "seed": seed, "model": name} | measured(model, task))
+    return rows

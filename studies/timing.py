@@ -24,8 +24,8 @@ from transformers import TrainerCallback
 import train
 from advantages import VARIANTS
 from model import GPT
-from studies.common import TABLES, markdown, publish, read_rows, write_rows
-from studies.analysis import TASKS
+from studies.common import TABLES, cells, markdown, publish, read_rows, write_rows
+from studies.protocol import TASKS
 from tasks import ADD, make_problems
 from tools import trl_variants as trl
 
@@ -87,5 +87,5 @@ if __name__ == "__main__":
         rounds = [{name: next(loop) for name, loop in loops.items()} for _ in range(WARM + ROUNDS)]
         rows += [compared(rounds, task, name, "grpo") for name in VARIANTS]
     write_rows(ROWS, rows)
-    text = markdown([*rows[0]], [[*row.values()] for row in read_rows(ROWS)])
+    text = markdown([*rows[0]], [[*cells(row).values()] for row in read_rows(ROWS)])
     publish(ROWS, f"# How long a training step takes. See studies/timing.py\n\n{text}\n")

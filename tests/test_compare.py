@@ -1,5 +1,6 @@
 """What studies.compare runs, keeps and says: on rows and curves whose answers are known."""
 
+import shutil
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
@@ -9,17 +10,18 @@ import pytest
 
 pytest.importorskip("scipy.stats", reason="see studies/requirements.txt")
 import train  # noqa: E402
-from studies import analysis, common, compare, pictures  # noqa: E402
-from studies.analysis import FIRST, GRID, SEARCHED, TASKS  # noqa: E402
+from studies import analysis, common, compare, pictures, protocol, runs  # noqa: E402
+from studies.protocol import FIRST, FORMS, GRID, NAMES, SEARCHED, TASKS, TWELVE  # noqa: E402
+from studies.runs import Run  # noqa: E402
 
 
 def made(task, variant, lr, values, seeds=FIRST, flags=""):
     """Runs with these accuracies, one for each seed; at the end half of that."""
     for seed, x in zip(seeds, values):
         head = {"task": task, "variant": variant, "lr": lr, "flags": flags, "seed": seed}
-        measures = dict.fromkeys([*compare.TAKEN.split(), "mean_sampled", "all_fail"], x)
-        measures |= {"final_sampled": x / 2, "scaled": 1.0, "0": 0.1, "25": x}
-        yield common.written(head | measures)
+        shares = dict.fromkeys([*compare.FROM_SUMMARY, "mean_sampled", "all_fail"], x)
+        shares |= {"final_sampled": x / 2, "scaled": 1.0, "0": 0.1, "25": x}
+        yield head | shares
 
 
 def searched(task, variant, values):
@@ -32,6 +34,7 @@ def test_significance():
     assert common.interval([1, 2, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
     assert common.sign_flips([1, 2, 4, 8]) == 2 / 16
     assert common.sign_flips([3, -1, 2]) == 4 / 8  # 4 and 6, each with its mirror image
+    assert common.sign_flips([0.1, 0.2, -0.3]) == 1  # the sum is 0, but for rounding
     p = {"c": 0.012, "a": 0.04, "b": 0.03, "d": 0.001}
     assert common.holm(p, 4) == {"d", "c"}  # b is above 0.05 / 2, and so a does not count
     assert common.holm(p, 6) == {"d"}
@@ -41,13 +44,15 @@ def test_rates():
     """A rate that is chosen too early, on other base models, or of the grid alone."""
     rows = searched("add", "grpo", [0.7, 0.6, 0.5]) + searched("add", "nthr", [0.7, 0.6, 0.8])
     rows += made("add", "grpo", 6e-4, [0.9] * 6, range(4, 10))
-    assert analysis.chosen(rows, "add", "culling") == analysis.chosen(rows, "sum", "grpo") == 3e-4
-    assert analysis.chosen(rows[:8], "add", "grpo") is None  # two base models at the last rate
-    assert analysis.chosen(rows, "add", "nthr") is None  # the end of the grid
-    assert analysis.to_try(analysis.by_rate(rows, "add", "nthr")) == [3e-4, 1.5e-4, 6e-4, 1.2e-3]
+    assert protocol.chosen_rate(rows, "add", "culling") == 3e-4
+    assert protocol.chosen_rate(rows, "sum", "grpo") == 3e-4
+    assert protocol.chosen_rate(rows[:8], "add", "grpo") is None  # two base models at the last rate
+    assert protocol.chosen_rate(rows, "add", "nthr") is None  # the end of the grid
+    accuracy = protocol.accuracy_by_rate(rows, "add", "nthr")
+    assert protocol.rates_to_try(accuracy) == [3e-4, 1.5e-4, 6e-4, 1.2e-3]
     for beyond, best in ((0.75, 6e-4), (0.9, 1.2e-3)):
         more = made("add", "nthr", 1.2e-3, [beyond] * 3)
-        assert analysis.chosen([*rows, *more], "add", "nthr") == best
+        assert protocol.chosen_rate([*rows, *more], "add", "nthr") == best
 
 
 def test_speed():
@@ -63,47 +68,94 @@ def test_speed():
 
 def test_jobs(monkeypatch):
     """Runs that a set lacks, makes twice or again, or not in order of seed."""
-    assert [len([*compare.jobs(name, [])]) for name in compare.SETS] == [270, 0, 90, 0, 0, 0]
+    on_grid = len(TASKS) * len(FIRST) * len(GRID)
+    sizes = {"rates": on_grid * (len(NAMES) - 1), "forms": on_grid * (len(FORMS) + 1)}
+    nothing_chosen = dict.fromkeys(protocol.SETS, 0) | sizes
+    assert {x: len([*compare.runs_of(x, [])]) for x in protocol.SETS} == nothing_chosen
     rows = [row for x in product(TASKS, SEARCHED) for row in searched(*x, [0.7, 0.6, 0.5])]
     for name in ("nthr", "dense"):
-        for row in analysis.at(rows, task="add", variant=name, lr=6e-4):
-            row["mean_sampled"] = "0.8"
+        for row in common.matching(rows, task="add", variant=name, lr=6e-4):
+            row["mean_sampled"] = 0.8
         rows += made("add", name, 1.2e-3, [0.1] * 3)
-    jobs = {name: [*compare.jobs(name, rows)] for name in compare.SETS}
-    sizes = {"rates": 273, "variants": 32 * 12 + 12, "forms": 153, "free": 12, "sum": 12}
-    sizes["controls"] = 12 * (len(compare.CONTROLS) - 5)
-    assert {name: len({*found}) for name, found in jobs.items()} == sizes
-    seeds = [job[-1] for job in jobs["variants"]]
+    planned = {name: [*compare.runs_of(name, rows)] for name in protocol.SETS}
+    of_controls = 12 * (len(protocol.CONTROLS) - len(FORMS) - 1)
+    sizes = {
+        "rates": sizes["rates"] + 3,
+        "variants": len(TWELVE) * (2 * len(NAMES) + 1),
+        "forms": sizes["forms"] + 3 + 12 * (len(FORMS) + 1),
+        "controls": of_controls,
+        "free": 12,
+        "sum": 12,
+    }
+    assert {name: len({*planned[name]}) for name in planned} == sizes
+    seeds = [run.seed for run in planned["variants"]]
     assert len(seeds) == sizes["variants"] and seeds == sorted(seeds)
-    assert {job[2] for job in jobs["variants"] if job[:2] == ("add", "nthr")} == {6e-4, 3e-4}
+    of_nthr = [run for run in planned["variants"] if run[:2] == ("add", "nthr")]
+    assert {run.lr for run in of_nthr} == {6e-4, 3e-4}
     rows += made("add", "grpo", 3e-4, [0.7], seeds=[5])
     monkeypatch.setattr(compare, "read_rows", lambda _: rows)
     args = SimpleNamespace(set=["rates", "variants"], tasks=["add"], seeds=[4, 5], out="x")
-    assert len(compare.missing(args)) == 2 * 17 - 1
+    assert len(compare.missing_runs(args)) == 2 * (len(NAMES) + 1) - 1
 
 
 def test_a_row_of_a_run(tmp_path, monkeypatch):
     """Other settings than the row says; a run made again or mislaid; step 0 in the mean."""
     monkeypatch.setattr(train, "base_model", train.new_model)
-    job = ("add", "nthr", 6e-4, "--steps 2 --prompts 2 --width 8 --max-grad-norm 1e9", 4)
-    (row,) = compare.trained(*job, tmp_path)
-    assert compare.job_of(row) == job and row["scaled"] == 0
+    run = Run("add", "nthr", 6e-4, "--steps 2 --prompts 2 --width 8 --max-grad-norm 1e9", 4)
+    (row,) = compare.trained(run, tmp_path)
+    assert Run.of(row) == run and row["scaled"] == 0
     (folder,) = tmp_path.glob("*/*")
     assert "nthr-seed4-base_seed4-lr0.0006-max_grad_norm" in folder.name
     monkeypatch.setattr(train, "run", None)
-    assert compare.trained(*job, tmp_path) == [row]
+    assert compare.trained(run, tmp_path) == [row]
     monkeypatch.setattr(compare, "ROWS", tmp_path / "ROWS")
     other = row | {"seed": 3}
-    compare.add([row])
-    compare.add([other, row])
-    assert common.read_rows(compare.ROWS) == [common.written(x) for x in (other, row)]
-    steps = [dict.fromkeys(train.COLUMNS.split(), i) for i in range(1, 5)]
-    steps[0]["sampled"] = steps[2]["sampled"] = ""
-    steps[3]["grad_norm"] = 1e10
+    compare.add_rows([row])
+    compare.add_rows([other, row])
+    kept = common.read_rows(compare.ROWS)
+    assert [Run.of(x) for x in kept] == [Run.of(other), run]
+    for name, x in row.items():
+        assert kept[1][name] == (pytest.approx(x, rel=1e-4) if isinstance(x, float) else x)
+    steps = [dict.fromkeys(train.COLUMNS.split(), i) for i in range(5)]
+    steps[1]["sampled"] = steps[3]["sampled"] = ""
+    steps[4]["grad_norm"] = 1e10
     common.write_rows(folder / "metrics.csv", steps)
-    row = compare.measures(folder)
+    row = compare.row_of(folder)
     assert [name for name in row if name.isdigit()] == ["0", "2", "4"]
     assert (row["mean_sampled"], row["scaled"], row["all_fail"]) == (3, 0.25, 2.5)
+
+
+def test_code_that_made_a_run(tmp_path):
+    """A run that is trusted although its code has changed; one made again for a comment."""
+    (tmp_path / "studies").mkdir()
+    for name in (*runs.CORE, *runs.RULES):
+        shutil.copy(runs.ROOT / name, tmp_path / name)
+    names = ("grpo", "ngrpo", "critic", "critic_bounded", "nthr_eta0")
+    before = {name: runs.code_hash(name, tmp_path) for name in names}
+    assert before == {name: runs.code_hash(name) for name in names}
+    assert len({*before.values()}) == len(names)
+
+    def changed(file, old, new):
+        """The variants whose hash is another one after this edit, which is undone."""
+        path = tmp_path / file
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+        after = {name: runs.code_hash(name, tmp_path) for name in names}
+        path.write_text(text)
+        return {name for name in names if after[name] != before[name]}
+
+    assert changed("grpo.py", '"""', '"""Another word. ') == set()
+    assert changed("train.py", "import csv", "import csv  # a comment") == set()
+    assert changed("model.py", "def forward(", "def forward_(") == {*names}
+    assert changed("advantages.py", "torch.ones_like(rollout", "torch.zeros_like(rollout") == {
+        "ngrpo"
+    }
+    assert changed("advantages.py", "return -(A * bias)", "return (A * bias)") == {
+        "critic",
+        "critic_bounded",
+    }
+    assert changed("studies/ablations.py", "eta=0.0", "eta=0.1") == {"nthr_eta0"}
 
 
 def test_a_page_of_some_rows(tmp_path, monkeypatch):
@@ -130,17 +182,18 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
         beside = 0.1 * (head[-1] != "")  # without the clip grpo is better, too
         values = level[:n] + gain / 100 + beside
         rows += made(*head[:3], values[::-1], range(n + 3, 3, -1), *head[3:])
-        expected[tuple(map(str, head))] = (about(gain), about(gain / 2), n)
+        expected[tuple(head)] = (about(gain), about(gain / 2), n)
     rows += made("add", "half", 3e-4, [0.0], [16])  # where grpo has no run
-    found = analysis.effects(first + rows)
-    assert {
-        tuple(x[name] for name in analysis.HEAD): (100 * x["average"][0], 100 * x["end"][0], x["n"])
-        for x in found
-    } == expected
-    assert {x["variant"] for x in found if x["significant"]} == {"half", "critic"}
-    (_, grpo, _) = pictures.alone([x for x in found if x["own"]], "nthr")[1]
-    assert grpo["curves"][:, -1].mean() == pytest.approx(level[:9].mean(), abs=1e-4)
-    page = analysis.page(first, found)
+    results = analysis.effects(first + rows)
+    effects = {}
+    for x in results:
+        gains = 100 * x.average.value, 100 * x.end.value
+        effects[x.task, x.variant, x.lr, x.flags] = (*gains, x.n)
+    assert effects == expected
+    assert {x.variant for x in results if x.significant} == {"half", "critic"}
+    (_, grpo, _) = pictures.beside_grpo([x for x in results if x.chosen], "nthr")[1]
+    assert grpo.curves[:, -1].mean() == pytest.approx(level[:9].mean(), abs=1e-4)
+    page = analysis.page(first, results)
     assert (page.count("**+"), page.count("**-")) == (1, 1)
     parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
     assert parts == [0, 4, 1, 1, 2, 0, len(SEARCHED)]
@@ -148,6 +201,6 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     assert page.count("| sum |") == 2
     pictures.draw([], [])
     assert not [*tmp_path.glob("*.png")]
-    pictures.draw(first, found)
+    pictures.draw(first, results)
     drawn = {path.name for path in tmp_path.glob("*.png")}
     assert drawn == {"learning.png", "answers.png", "curves.png", "rates.png"}

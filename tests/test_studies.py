@@ -14,6 +14,8 @@ import train  # noqa: E402
 from advantages import answer_likelihood, grpo, likelihood, standardise, token_bias  # noqa: E402
 from grpo import policy_loss, response_logprobs, update  # noqa: E402
 from studies import ablations, displacement, faithful, gradients, pass_at_k  # noqa: E402
+from studies.gradients_report import ratios_and_effects, relative  # noqa: E402
+from studies.runs import LOSSES, TRAINED  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
 
@@ -46,7 +48,7 @@ def test_a_changed_step():
         ("mul", "digit", [347, 8], "56,38,27", "#2786"),
     ):
         p = problem(TASKS[task], numbers, 4)
-        new = faithful.changed(TASKS[task], p, kind, SimpleNamespace(integers=lambda *_: 1))
+        new = faithful.changed(TASKS[task], p, kind, k=1)
         assert new == p._replace(prompt=p.prompt + given, solution=rest)
 
 
@@ -77,9 +79,9 @@ def test_measures_of_gradients():
     found = []
     for _ in range(60):
         G, U = (x + 2 * noise * torch.randn(30, 300).double() for x in (m, v))
-        found.append(gradients.measures(G, U))
-        one = gradients.measures(G - G.mean(0), U)
-        other = gradients.measures(G, U - U.mean(0))
+        found.append(gradients.bias_and_noise(G, U))
+        one = gradients.bias_and_noise(G - G.mean(0), U)
+        other = gradients.bias_and_noise(G, U - U.mean(0))
         assert np.isnan([one["cosine"], one["snr"], other["mean_cosine"]]).all()
     for name, x in true.items():
         assert np.mean([row[name] for row in found]) == pytest.approx(x.item(), rel=0.02)
@@ -92,7 +94,7 @@ def test_where_a_step_goes():
     x.rewards = torch.tensor([*torch.eye(4).tolist(), [0.0] * 4, [1.0] * 4]).double()
     for name in ("grpo", "reinforce", "negative", "ngrpo", "verifree"):
         trained = gradients.FUNCTIONS[name](x)
-        loss = {"aggregate": "token"} | gradients.LOSSES.get(name, {})
+        loss = {"aggregate": "token"} | LOSSES.get(name, {})
         moved = deepcopy(model)
         sgd = torch.optim.SGD(moved.parameters(), lr=1.0)
         update(moved, sgd, trained, minibatches=1, max_grad_norm=1e9, **loss)
@@ -104,18 +106,22 @@ def test_where_a_step_goes():
     assert not gradients.direction(model, grpo(x)).any()
 
 
-def test_dots(monkeypatch):
+def test_ratios_and_effects():
     """A mean of ratios that is not geometric; an effect of another task or rate; grpo itself."""
     values = (("grpo", 4, 2), ("grpo", 5, 4), ("half", 4, 2), ("half", 5, 16), ("dense", 4, 3))
     rows = [{"task": "add", "variant": x, "seed": seed, "snr": y} for x, seed, y in values]
-    x = {"task": "add", "variant": "half", "own": True}
-    c = x | {"variant": "dense"}
-    others = ({"task": "mul"}, {"own": False}, {"variant": "grpo"}, {"variant": "nthr"})
-    monkeypatch.setattr(gradients, "read_rows", lambda path: rows)
-    monkeypatch.setattr(gradients, "effects", lambda _: [x, c, *(x | other for other in others)])
-    found = gradients.dots("add")
-    assert found == [("half", pytest.approx(2.0), x), ("dense", pytest.approx(1.5), c)]
-    (_, low, high) = gradients.relative(rows)["half"]
+
+    def effect(variant, task="add", chosen=True):
+        return SimpleNamespace(task=task, variant=variant, chosen=chosen)
+
+    half, dense = effect("half"), effect("dense")
+    others = [effect("half", task="mul"), effect("half", chosen=False), effect("grpo")]
+    pairs = ratios_and_effects(rows, [half, dense, effect("nthr"), *others], "add")
+    assert [(ratio.value, x) for ratio, x in pairs] == [
+        (pytest.approx(2.0), half),
+        (pytest.approx(1.5), dense),
+    ]
+    (_, low, high) = relative(rows)["half"]
     assert (low, high) == pytest.approx((1, 4))  # of one base model, of the other
 
 
@@ -237,12 +243,10 @@ def test_the_bounded_critic():
 
 def test_controls_can_be_trained():
     """A name that the command line does not take, or with another variant's loss."""
-    variants = train.VARIANTS | ablations.CONTROLS
-    losses = train.LOSS | ablations.CONTROLS_LOSS
     for name in ablations.CONTROLS:
         argv = ["--variant", name, "--prompts", "2", "--width", "8"]
-        args = train.parse_arguments(argv, variants, losses)
+        args = train.parse_arguments(argv, TRAINED, LOSSES)
         assert (args.aggregate == "constant") == (name == "prefix_baseline")
         args.steps = 1
-        ((*_, row),) = train.train(args, train.new_model(args), variants)
+        ((*_, row),) = train.train(args, train.new_model(args), TRAINED)
         assert np.isfinite(row["loss"])

@@ -1,0 +1,58 @@
+"""What is compared, on which base models, and how a learning rate is chosen. protocol.md explains.
+
+Rates are chosen on base models 1 to 3; all that is reported is of other base models.
+"""
+
+import numpy as np
+
+from advantages import VARIANTS
+from studies.ablations import CONTROLS
+from studies.common import TABLES, by_seed
+
+ROWS = TABLES / "compare.csv"
+HEAD = ("task", "variant", "lr", "flags", "seed")  # what a row is of
+TASKS = ("add", "mul")  # that variants are compared on
+FIRST = range(1, 4)  # base models that rates are chosen on
+SIX = range(4, 10)
+TWELVE = range(4, 16)
+GRID = (3e-4, 1.5e-4, 6e-4)
+BEYOND = {1.5e-4: [7.5e-5], 6e-4: [1.2e-3]}  # tried if the best of the grid is this end of it
+RATES = sorted(sum(BEYOND.values(), [*GRID]))
+NAMES = [*VARIANTS]  # grpo is the first
+FORMS = ["substituted", "substituted_up", "dense", "log_likelihood"]  # of experiment 5
+SEARCHED = [name for name in NAMES if name != "culling"] + FORMS + ["critic_bounded"]
+
+FREE = "--clip-low 1 --clip-high 1e9 --max-grad-norm 1e9"
+SETS = {  # set: variants or controls, tasks, base models, flags
+    "rates": ([name for name in NAMES if name in SEARCHED], TASKS, FIRST, ""),
+    "variants": (NAMES, TASKS, TWELVE, ""),
+    "forms": ([*FORMS, "critic_bounded"], TASKS, [*FIRST, *SIX], ""),
+    "controls": ([name for name in CONTROLS if name not in SEARCHED], TASKS, SIX, ""),
+    "free": (["grpo", "compensation"], ["add"], SIX, FREE),
+    "sum": (["grpo", "verifree"], ["sum"], SIX, ""),
+}
+
+
+def accuracy_by_rate(rows: list[dict], task: str, variant: str) -> dict[float, float]:
+    """rate -> average accuracy during training in %, of rates that have all of FIRST."""
+    accuracy = {}
+    for lr in RATES:
+        values = by_seed(rows, "mean_sampled", task=task, variant=variant, lr=lr, flags="")
+        if values.keys() >= {*FIRST}:
+            accuracy[lr] = 100 * np.mean([values[seed] for seed in FIRST])
+    return accuracy
+
+
+def rates_to_try(accuracy: dict[float, float]) -> list[float]:
+    """The grid, then, when all of it is there, the value beyond its end if the end is best."""
+    if not accuracy.keys() >= {*GRID}:
+        return [*GRID]
+    return [*GRID, *BEYOND.get(max(GRID, key=accuracy.get), [])]
+
+
+def chosen_rate(rows: list[dict], task: str, variant: str) -> float | None:
+    """The best rate; None before all are there. What is not searched takes grpo's, `sum` add's."""
+    variant = variant if variant in SEARCHED else "grpo"
+    accuracy = accuracy_by_rate(rows, "add" if task == "sum" else task, variant)
+    complete = accuracy.keys() >= {*rates_to_try(accuracy)}
+    return max(accuracy, key=accuracy.get) if complete else None
