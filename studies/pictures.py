@@ -16,7 +16,31 @@ from studies.protocol import FORMS, NAMES, RATES, TASKS, accuracy_by_rate
 SPLIT = ("critic", "culling")  # some runs collapse, others do not: single runs are drawn
 PAIR = ["grpo", "verifree"]
 ANSWERS = ["grpo", "likelihood", "verifree", *FORMS]
-COLOURS = "000 a4c 64a e22 811 c7a 5be 850 6a3 b80 540 d60 07b 097 2a2 ab2 c2a 0bb".split()
+# A colour for each name, dark enough for text on white. Blue and orange are no variant's: they are
+# signs, here and in the lectures.
+UP, DOWN, NEUTRAL = "#0072B2", "#D55E00", "#767676"
+COLOURS = {
+    "grpo": "#000000",
+    "dr_grpo": "#5A5A5A",
+    "rloo": "#757575",
+    "maxrl": "#9B26AF",
+    "pos_only": "#A31515",
+    "reinforce": "#5E6E00",
+    "half": "#C2006B",
+    "critic": "#8A5A00",
+    "compensation": "#6B4A2B",
+    "culling": "#4F5B66",
+    "negative": "#7D1D3F",
+    "ngrpo": "#A0476B",
+    "likelihood": "#7A3DB8",
+    "verifree": "#007A4D",
+    "forking": "#2F6B2F",
+    "nthr": "#00727A",
+    "substituted": "#B3394B",
+    "substituted_up": "#4B7A0F",
+    "dense": "#7C5C2E",
+    "log_likelihood": "#2B5F6B",
+}
 WIDTH = 6.7  # inches: 804 pixels
 
 
@@ -39,8 +63,8 @@ def picture(name: str | Path, panels: int = 1, rows: int = 1, **settings):
 
 
 def look(name: str) -> dict:
-    """The colour of a variant or form of experiment 5, as in the lectures; grpo is black."""
-    return {"color": "#" + COLOURS[[*NAMES, *FORMS].index(name) % len(COLOURS)]}
+    """The colour of a variant or form of experiment 5; what has no colour of its own is grey."""
+    return {"color": COLOURS.get(name, NEUTRAL)}
 
 
 def band(ax, x, runs: np.ndarray, **how) -> None:

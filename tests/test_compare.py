@@ -158,6 +158,18 @@ def test_code_that_made_a_run(tmp_path):
     assert changed("studies/ablations.py", "eta=0.0", "eta=0.1") == {"nthr_eta0"}
 
 
+def test_colours():
+    """A variant without a colour, or with one that is a sign or too light for text on white."""
+    assert pictures.COLOURS.keys() >= {*NAMES, *FORMS}
+    assert len({*pictures.COLOURS.values()}) == len(pictures.COLOURS)
+    assert not {pictures.UP, pictures.DOWN} & {*pictures.COLOURS.values()}
+    for name, colour in pictures.COLOURS.items():
+        parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        luminance = linear @ [0.2126, 0.7152, 0.0722]
+        assert 1.05 / (luminance + 0.05) >= 4.5, name  # the contrast of WCAG 2
+
+
 def test_a_page_of_some_rows(tmp_path, monkeypatch):
     """Other pairs of runs, another family of comparisons, bold for what is not significant."""
     monkeypatch.setattr(pictures, "TABLES", tmp_path)
