@@ -9,6 +9,9 @@ around it follows: problems, the base model, measuring, files, the report, the c
 import csv
 import errno
 import json
+import os
+import re
+import shlex
 import sys
 import time
 from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, ArgumentParser
@@ -16,6 +19,7 @@ from argparse import ArgumentTypeError, Namespace
 from contextlib import suppress
 from copy import deepcopy
 from io import BytesIO, StringIO
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +30,7 @@ from tqdm import tqdm
 from advantages import LOSS, VARIANTS
 from grpo import Rollout, descend, encode, judge, response_logprobs, sample_rollout, update
 from model import GPT
-from tasks import EOS, PAD_ID, TASKS, TOKENIZER, Task, make_problems
+from tasks import EOS, PAD_ID, TASKS, TOKENIZER, Problem, Task, make_problems
 
 # The share of correct samples at which the warm-up ends, so low that most is left to learn from
 # rewards; and how much more often it shows a problem than one of the level below.
@@ -64,8 +68,7 @@ def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
         row["seconds"] = time.perf_counter() - started
         check_finite(step, row["loss"], row["grad_norm"], *model.parameters())
         if step % 25 == 0 or step == args.steps:
-            row |= evaluate(model, task, "greedy", temperature=0)
-            row |= evaluate(model, task, "sampled", temperature=1)
+            row |= accuracy(model, task)
         yield rollout, trained, row
 
 
@@ -85,12 +88,14 @@ def new_model(args: Namespace, outputs: int | None = None) -> GPT:
     return GPT(TOKENIZER.get_vocab_size(), columns, args.layers, args.width, outputs)
 
 
-def base_model(args: Namespace) -> GPT:
+def base_model(args: Namespace, say=lambda line: None) -> GPT:
     """The base model of these settings. Made on one thread: rounding depends on their number."""
+    say(f"Supervised warm-up until {WARM_UP[args.task][0]:.0%} of sampled answers are correct ...")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model = new_model(args)
-    warm_up(model, TASKS[args.task], args.base_seed, *WARM_UP[args.task])
+    steps = warm_up(model, TASKS[args.task], args.base_seed, *WARM_UP[args.task])
+    say(f"... which took {steps} optimiser steps. This is the base model.")
     torch.set_num_threads(threads)
     return model.to(args.device)
 
@@ -108,14 +113,18 @@ def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3)
     rows, _ = encode([p.prompt + p.solution + EOS for p in problems], "cpu")  # (N, L)
     start = len(task.longest.prompt)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    for step in tqdm(range(1, steps + 1), "supervised warm-up of the base model"):
+    bar = progress(range(1, steps + 1), "warm-up: optimiser step {n_fmt} [{elapsed}{postfix}]")
+    for step in bar:
         optimizer.param_groups[0]["lr"] = rate(step)
         batch = rows[rng.choice(len(rows), 64, p=weights / weights.sum())]  # (64, L)
         h, _ = model(batch[:, :-1])
         logits = model.unembed(h[:, start - 1 :]).transpose(1, 2)  # (64, V, L - start)
         descend(optimizer, cross_entropy(logits, batch[:, start:], ignore_index=PAD_ID))
-        if step % 20 == 0 and sample_rollout(model, task, problems[::8], 1).rewards.mean() >= share:
-            break
+        if step % 20 == 0:
+            correct = sample_rollout(model, task, problems[::8], 1).rewards.mean()
+            bar.set_postfix_str(f"{correct:.0%} correct")
+            if correct >= share:
+                break
     return step
 
 
@@ -138,7 +147,7 @@ def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int
     """Correct responses to the held-out problems. Temperature 0 is greedy.
 
     name: their share, the mean over levels; name_by_level: {2: 0.9, ...}; name_reasoning_correct:
-    of the correct responses, the share whose reasoning is correct.
+    of the correct responses, the share whose reasoning is correct; name_response: to the last one.
     """
     problems = make_problems(task, held=True)
     generator = torch.Generator(next(model.parameters()).device).manual_seed(0)
@@ -148,7 +157,14 @@ def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int
     by_level = {n: round(correct[levels == n].float().mean().item(), 4) for n in task.levels}
     mean = sum(by_level.values()) / len(by_level)
     share = judge(task.reasoning_correct, problems, rollout.texts)[correct].mean().nan_to_num()
-    return {name: mean, f"{name}_by_level": by_level, f"{name}_reasoning_correct": share.item()}
+    more = {f"{name}_by_level": by_level, f"{name}_response": rollout.texts[-1][0]}
+    return {name: mean, f"{name}_reasoning_correct": share.item()} | more
+
+
+def accuracy(model: GPT, task: Task, samples: int = 1) -> dict:
+    """Both evaluations, greedy and with `samples` samples of each problem at temperature 1."""
+    greedy = evaluate(model, task, "greedy", temperature=0)
+    return greedy | evaluate(model, task, "sampled", temperature=1, samples=samples)
 
 
 COLUMNS = """step reward all_fail all_pass entropy length coherence reasoning_correct
@@ -187,42 +203,130 @@ def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) ->
         # It is there if and only if the run has finished.
         (folder / "summary.json").unlink(missing_ok=True)
         append_row(file, dict(zip(COLUMNS.split(), COLUMNS.split())))  # the header
-        model = model or base_model(args)
-        summary = vars(args) | evaluate(model, task, "base_greedy", temperature=0)
-        summary |= evaluate(model, task, "base_sampled", temperature=1, samples=4)
+        model = model or base_model(args, say)
+        base = accuracy(model, task, samples=4)
+        example = make_problems(task, held=True)[-1]
+        show_start(args, example)
+        bar = progress(train(args, model, variants), f"{args.variant} {BAR}", args.steps)
         seconds = []
-        for _, trained, row in tqdm(train(args, model, variants), args.variant, args.steps):
+        for _, trained, row in chain([(None, None, {"step": 0} | base)], bar):
+            if "greedy" in row:
+                show_row(row, task, example)
+            if trained:
+                bar.set_postfix_str(f"reward {row['reward']:.2f}", refresh=False)
+                seconds.append(row["seconds"])
             by_level = row.get("sampled_by_level", {}).values()
-            row["sampled_by_level"] = " ".join(str(share) for share in by_level)
-            append_row(file, row)
-            seconds.append(row["seconds"])
+            append_row(file, row | {"sampled_by_level": " ".join(map(str, by_level))})
     weights = BytesIO()
     torch.save(model.state_dict(), weights)
     write_whole(folder / "model.pt", weights.getvalue())
-    summary |= evaluate(model, task, "final_greedy", temperature=0)
-    summary |= evaluate(model, task, "final_sampled", temperature=1, samples=4)
+    final = accuracy(model, task, samples=4)
+    summary = vars(args) | {"torch": torch.__version__}
+    for when, found in (("base", base), ("final", final)):
+        summary |= {f"{when}_{name}": x for name, x in found.items() if "response" not in name}
     summary["seconds"] = time.perf_counter() - started
     summary["seconds_per_step"] = float(np.median(seconds or [0]))
     write_whole(folder / "summary.json", json.dumps(summary, indent=2).encode())
-    if seconds:
-        report(trained)
-    for name in ("base_sampled", "final_sampled", "base_greedy", "final_greedy"):
-        print(f"{name}: {summary[name]:.1%}, by level {summary[f'{name}_by_level']}")
-    print(f"The files are in {folder}.")
+    show_end(base, final)
+    if trained:
+        show_group(trained, args.variant)
+        show_mistakes(trained)
+    say(f"\nThe files are in {folder}. Two commands to go on with:")
+    for more in (["ask", str(folder), example.prompt.replace(" ", "")], ["curves", str(folder)]):
+        say("  python -m tools." + shlex.join(more))
 
 
-def report(trained: Rollout) -> None:
-    """Prints the last step's most mixed group with a mark for each advantage, and some mistakes."""
-    p = int((trained.rewards.mean(1) - 0.5).abs().argmin())
-    print(f"\nTrained after {trained.problems[p].prompt} ({EOS} is the end). Below each token:")
-    print("+ is pushed up, - pushed down, . neither.")
-    for tokens, mask, A in zip(trained.tokens[p], trained.mask[p], trained.A[p]):
-        marks = "".join(".+-"[int(sign)] for sign in A[mask].sign())
-        print(f"  {TOKENIZER.decode(tokens[mask].tolist())}\n  {marks}")
-    print("\nMistakes in the last step:")
-    for p, i in (trained.rewards == 0).nonzero().tolist()[:5]:
-        problem = trained.problems[p]
-        print(f"  {problem.prompt}{trained.texts[p][i]}  correct: {problem.solution}")
+# ---- What a run shows on standard output. The bar is on standard error.
+BAR = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+SHOWN = {"step": "", "reward": ".2f", "all_fail": ".0%", "sampled": ".1%", "greedy": ".1%"}
+SHOWN["entropy"] = ".2f"
+
+
+def progress(steps, layout: str, total: int | None = None) -> tqdm:
+    """A bar, which goes when it ends; none where no terminal is or TQDM_DISABLE is set."""
+    off = os.environ.get("TQDM_DISABLE", "0") != "0" or None
+    return tqdm(steps, None, total, leave=False, ascii=" #", bar_format=layout, disable=off)
+
+
+def say(text: str) -> None:
+    """Prints above the bar, and at once."""
+    with tqdm.external_write_mode():
+        print(text.rstrip(), flush=True)
+
+
+def paint(text: str, sign: float) -> str:
+    """In a terminal blue if sign is above 0, orange if it is below."""
+    if not sign or os.environ.get("NO_COLOR") or not (sys.stdout and sys.stdout.isatty()):
+        return text
+    return f"\033[38;5;{32 if sign > 0 else 166}m{text}\033[0m"
+
+
+def marked(problem: Problem, text: str, reward: float) -> tuple[str, str]:
+    """A response with [ ] around its first mistake, and a remark on it; "" if it has none."""
+    parts, solution = (re.split("([,#])", y) for y in (text, problem.solution))
+    for i, (part, true) in enumerate(zip_longest(parts, solution, fillvalue="")):
+        if part != true:
+            remark = f"[{part}] should be [{true}]" + ", yet rewarded" * int(reward)
+            return "".join([*parts[:i], f"[{part}]", *parts[i + 1 :]]), remark
+    return text, ""
+
+
+def show_start(args: Namespace, example: Problem) -> None:
+    """What the lines of show_row are."""
+    head = " ".join(SHOWN).replace("_", "-")
+    say(f"\nNow {args.steps} training steps. Accuracy is measured on problems never trained on.")
+    say("To the right is the greedy response to one of them, [ ] around its first mistake.")
+    say(f"\n{head}  response to {example.prompt}")
+    say(f"{'':{len(head)}}  {example.solution} is the solution")
+
+
+def show_row(row: dict, task: Task, example: Problem) -> None:
+    """The metrics of a step, and a response to a problem that is always the same."""
+    cells = [f"{format(row[x], form) if x in row else '':>{len(x)}}" for x, form in SHOWN.items()]
+    text = row["greedy_response"]
+    verdict = " correct" * int(task.reward(example, text))
+    say(f"{' '.join(cells)}  {marked(example, text, 0)[0]}{verdict}")
+
+
+def show_end(base: dict, final: dict) -> None:
+    """Accuracy before and after."""
+    say("\nCorrect responses to held-out problems, in %: all, and by number of digits or terms.")
+    say("Last column: of the correct responses, the share whose steps are all correct.")
+    say(f"\n{'all':>21}{''.join(f'{n:7}' for n in base['greedy_by_level'])}  steps")
+    for kind in ("sampled", "greedy"):
+        for when, found in (("before", base), ("after", final)):
+            shares = [found[kind], *found[f"{kind}_by_level"].values()]
+            shares.append(found[f"{kind}_reasoning_correct"])
+            say(f"{kind:8}{when:6}" + "".join(f"{100 * share:7.1f}" for share in shares))
+
+
+def show_group(trained: Rollout, variant: str) -> None:
+    """The most mixed group; of equals the one where a response's tokens differ most."""
+    size = trained.A.abs() * trained.mask
+    differ = ((size.amax(-1, keepdim=True) - size) * trained.mask).sum((1, 2))  # (P,)
+    mixed = (trained.rewards.mean(1) - 0.5).abs()
+    *_, p = min(zip(mixed.tolist(), (-differ).tolist(), range(len(mixed))))
+    problem = trained.problems[p]
+    say(f"\nWhat {variant} did with a group, responses to {problem.prompt} ({EOS} is the end).")
+    say("Below each token: + up, - down, ' and . half as hard or less, blank not at all.")
+    group = (trained.texts[p], trained.tokens[p], trained.mask[p], trained.A[p], trained.rewards[p])
+    for text, tokens, mask, A, reward in [*zip(*group)][:8]:
+        remark = marked(problem, text, reward)[1]
+        say(f"  reward {reward:.0f}  {TOKENIZER.decode(tokens[mask].tolist())}  {remark}")
+        parts = A[mask].cpu() / (size[p].max().item() or 1)  # of the largest push in the group
+        levels = torch.bucketize(parts, torch.tensor([-0.51, -1e-6, 1e-6, 0.51])).tolist()
+        marks = "".join(paint("-. '+"[n], n - 2) for n in levels)
+        low, high = (f"{x + 0.0:+.2f}" for x in A[mask].aminmax())
+        say(f"{'':12}{marks}  advantage {low if low == high else f'{low} to {high}'}")
+
+
+def show_mistakes(trained: Rollout) -> None:
+    """Responses of the last step that differ from the solution, each to another prompt."""
+    say("\nMistakes in the last step, each of another prompt:")
+    groups = zip(trained.problems, trained.texts, trained.rewards.tolist())
+    found = {p: (y, r) for p, *group in groups for y, r in zip(*group) if y != p.solution}
+    for problem, response in [*found.items()][:4]:
+        say("  ".join(["", problem.prompt, *marked(problem, *response)]))
 
 
 def number(kind: type, low: float, high: float = 10**9, multiple: int | None = None):
@@ -245,34 +349,49 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
     variants and losses: the tables of advantages.py, or larger ones.
     """
     devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
-    about = "Trains a small GPT on arithmetic by GRPO; what happens is written to a folder of --out"
+    about = "Trains a small GPT on arithmetic by GRPO, for example: python train.py --variant nthr"
+    form = ArgumentDefaultsHelpFormatter
     # Without the usage an error is one line.
-    cli = ArgumentParser("train.py", SUPPRESS, about, formatter_class=ArgumentDefaultsHelpFormatter)
-    add = cli.add_argument
+    cli = ArgumentParser("train.py", SUPPRESS, about, formatter_class=form, add_help=False)
+    add = cli.add_argument_group("what to train").add_argument
     add("--variant", choices=variants, default="grpo", help="how advantages are computed")
     add("--task", choices=TASKS, default="add", help="the arithmetic to learn")
-    add("--steps", type=number(int, 0), default=400, help="training steps, one rollout each")
+    add("--steps", type=number(int, 0), default=400, help="training steps; each samples a rollout")
+    add("--seed", type=number(int, 0), default=0, help="decides which problems, and the samples")
+    add = cli.add_argument_group("GRPO").add_argument
     add("--prompts", type=number(int, 1), default=64, help="prompts in a rollout")
     add("--group-size", type=number(int, 2), default=8, help="responses to each prompt")
     add("--temperature", type=number(float, 1e-3), default=1.0, help="temperature of sampling")
-    add("--lr", type=number(float, 1e-12), default=3e-4, help="highest learning rate: falls to 0")
-    add("--max-grad-norm", type=number(float, 1e-12), default=0.01, help="longest gradient's norm")
+    rate = (
+        "learning rate: it rises to this over ten steps and falls to 0 over the run, so that a run"
+    )
+    rate += " of a few steps never reaches it"
+    add("--lr", type=number(float, 1e-12), default=3e-4, help=rate)
+    norm = "a gradient with a larger norm is scaled down to this norm"
+    add("--max-grad-norm", type=number(float, 1e-12), default=0.01, help=norm)
     add("--minibatches", type=number(int, 1), default=4, help="optimiser steps on a rollout")
-    add("--clip-low", type=number(float, 0, 1), default=0.2, help="ratio's lower bound is 1 - this")
-    add("--clip-high", type=number(float, 0), default=0.2, help="ratio's upper bound is 1 + this")
+    add(
+        "--clip-low",
+        type=number(float, 0, 1),
+        default=0.2,
+        help="pushes down end at ratio 1 - this",
+    )
+    add("--clip-high", type=number(float, 0), default=0.2, help="pushes up end at ratio 1 + this")
     lengths = "the loss divides by the mean length, each response's own, or the greatest possible"
     add("--aggregate", choices=["token", "response", "constant"], default="token", help=lengths)
     add("--kl", type=number(float, 0), default=0.0, help="coefficient of the KL term in the loss")
-    add("--seed", type=number(int, 0), default=0, help="decides order of problems, and sampling")
+    add = cli.add_argument_group("the model").add_argument
     add("--base-seed", type=number(int, 0), default=0, help="decides the base model")
     add("--layers", type=number(int, 1, 24), default=2, help="blocks of the GPT")
-    add("--width", type=number(int, 4, 2048, 4), default=64, help="width of the GPT, 4 times n")
+    add("--width", type=number(int, 4, 2048, 4), default=64, help="of its vectors; a multiple of 4")
+    add = cli.add_argument_group("this computer").add_argument
     add("--threads", type=number(int, 1, 1024), default=1, help="processor threads for training")
     # The default is where all numbers of studies/ were made, whatever the machine has.
     add("--device", choices=devices, default="cpu", help="where to compute")
-    add("--out", default="runs", help="folder of all runs")
+    add("--out", default="runs", help="folder that gets a folder for each run")
     # The variant is parsed first: its own loss is the default where no flag is given.
-    cli.set_defaults(**losses.get(cli.parse_args(argv).variant, {}))
+    cli.set_defaults(**losses.get(cli.parse_known_args(argv)[0].variant, {}))
+    add("--help", "-h", action="help", help="show this, with the defaults of --variant")
     args = cli.parse_args(argv)
     # The name of the run's folder has all that differs from its default: no run replaces another.
     names = sorted(vars(args).keys() - {"task", "variant", "seed", "threads", "device", "out"})
@@ -283,6 +402,7 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
 
 def main(argv: list[str]) -> None:
     """Runs a command line. SystemExit: 2 (bad line), 1 (stopped by an error), 130 (Ctrl-C)."""
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # it is None after 2>&-
     try:
         args = parse_arguments(argv)
         torch.set_num_threads(args.threads)

@@ -100,7 +100,7 @@ def test_jobs(monkeypatch):
 
 def test_a_row_of_a_run(tmp_path, monkeypatch):
     """Other settings than the row says; a run made again or mislaid; step 0 in the mean."""
-    monkeypatch.setattr(train, "base_model", train.new_model)
+    monkeypatch.setattr(train, "base_model", lambda args, say: train.new_model(args))
     run = Run("add", "nthr", 6e-4, "--steps 2 --prompts 2 --width 8 --max-grad-norm 1e9", 4)
     (row,) = compare.trained(run, tmp_path)
     assert Run.of(row) == run and row["scaled"] == 0

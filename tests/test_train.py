@@ -70,13 +70,19 @@ def test_every_variant_and_task_leaves_the_same_files(variant, task):
     assert run(f"--variant {variant} --task {task} --seed 3") == (0, [])
     [left] = Path("out").iterdir()
     assert {path.name for path in left.iterdir()} == {"metrics.csv", "model.pt", "summary.json"}
-    first, last = csv.DictReader((left / "metrics.csv").read_text().splitlines())
+    base, first, last = csv.DictReader((left / "metrics.csv").read_text().splitlines())
+    assert [name for name in base if base[name]] == [
+        x for x in last if x == "step" or "greedy" in x or "sampled" in x
+    ]
     assert [name for name in first if not first[name]] == [
         x for x in last if "greedy" in x or "sampled" in x
     ]
-    numbers = " ".join([*first.values(), *last.values()]).split()
+    numbers = " ".join([*base.values(), *first.values(), *last.values()]).split()
     assert all(last.values()) and all(math.isfinite(float(x)) for x in numbers)
+    assert base["step"] == "0"
     found = {"variant": variant, "seed": 3, "final_greedy": float(last["greedy"])}
+    found |= {f"base_{name}": float(base[name]) for name in ("greedy", "sampled")}
+    found |= {"torch": torch.__version__}
     assert found.items() <= json.loads((left / "summary.json").read_text()).items()
 
 
@@ -377,7 +383,7 @@ def test_summary_has_all_settings_and_times(monkeypatch):
     summary = json.loads((left / "summary.json").read_text())
     assert vars(parsed("--steps 3 --seed 4 --kl 0.5")).items() <= summary.items()
     assert (summary["seconds"], summary["seconds_per_step"]) == (1609.0, 2.0)
-    rows = [*csv.DictReader((left / "metrics.csv").read_text().splitlines())]
+    _, *rows = csv.DictReader((left / "metrics.csv").read_text().splitlines())
     assert [row["seconds"] for row in rows] == ["1.0", "2.0", "6.0"]
 
 
@@ -427,11 +433,11 @@ def test_metrics_of_a_rollout():
 NOT_FINITE = "train.py: error: step %d: loss, gradient or weights not finite; is --lr too high?"
 STOPS = [  # a function; what its calls do, DEFAULT is the usual; what run() gives; rows that stay
     (train, "warm_up", [KeyboardInterrupt], CTRL_C, 0),
-    (train, "update", [DEFAULT, KeyboardInterrupt], CTRL_C, 1),
-    (train, "evaluate", [DEFAULT] * 5 + [KeyboardInterrupt], CTRL_C, 2),
-    (train, "update", [{"loss": 1.0, "grad_norm": math.inf}], (NOT_FINITE % 1, []), 0),
-    (train, "update", [DEFAULT, {"loss": math.nan, "grad_norm": 1.0}], (NOT_FINITE % 2, []), 1),
-    (torch, "save", [OSError("disk full")], ("train.py: error: disk full", []), 2),
+    (train, "update", [DEFAULT, KeyboardInterrupt], CTRL_C, 2),
+    (train, "evaluate", [DEFAULT] * 5 + [KeyboardInterrupt], CTRL_C, 3),
+    (train, "update", [{"loss": 1.0, "grad_norm": math.inf}], (NOT_FINITE % 1, []), 1),
+    (train, "update", [DEFAULT, {"loss": math.nan, "grad_norm": 1.0}], (NOT_FINITE % 2, []), 2),
+    (torch, "save", [OSError("disk full")], ("train.py: error: disk full", []), 3),
 ]
 
 
