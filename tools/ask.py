@@ -1,12 +1,13 @@
 """Ask a trained model: python -m tools.ask runs/add-nthr-seed0 347+285
 
-Prints four responses at temperature 1 and the greedy one, each with its reward, and whether its
-reasoning is correct.
+Prints the solution, then four responses at temperature 1 and the greedy one, each with its reward
+and with [ ] around its first mistake.
 """
 
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,13 @@ import torch
 
 import train
 from grpo import sample_rollout
-from tasks import TASKS, Problem, Task, make_problems
+from tasks import TASKS, Problem, Task
+
+RULES = {  # task: what a problem of it is
+    "add": "two numbers with equally many digits, 2 to 5, as in 347+285",
+    "mul": "a number of 2 to 5 digits times one digit from 2 to 9, as in '347*8'",
+    "sum": "3 to 8 terms of one digit, as in 7+8+5",
+}
 
 
 def finished(folder: Path) -> tuple:
@@ -27,9 +34,14 @@ def finished(folder: Path) -> tuple:
 
 
 def asked(task: Task, text: str) -> Problem | None:
-    """The problem whose prompt is the text with "=" behind it; None if the task has no such one."""
+    """The problem whose prompt the text is, with or without "=" and spaces; None if there is none.
+
+    So a text is a problem if and only if the task can draw it.
+    """
+    text = text.replace(" ", "").removesuffix("=") + "="
+    numbers = re.findall("[0-9]{1,9}", text)
     for level in task.levels:
-        given = map(int, re.findall("[0-9]+", text))
+        given = map(int, numbers)
         # These numbers stand in for random ones. One that the level does not have is replaced by
         # the nearest that it has, and then the prompt is another.
 
@@ -37,28 +49,37 @@ def asked(task: Task, text: str) -> Problem | None:
             return min(max(next(given, low), low), high - 1)
 
         problem = task.problem(SimpleNamespace(integers=near), level)
-        if problem.prompt.replace(" ", "") == text + "=":
+        if problem.prompt.replace(" ", "") == text:
             return problem
     return None
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="a run's folder")
-    parser.add_argument("problem", help="for example 347+285")
-    options = parser.parse_args()
-    if not (options.run / "summary.json").exists():
-        parser.error(f"{options.run} is not the folder of a finished run")
-    args, model = finished(options.run)
-    task = TASKS[args.task]
-    problem = asked(task, options.problem)
+def main(argv: list[str]) -> None:
+    about = __doc__.splitlines()[0]
+    # Without the usage an error is one line.
+    parser = argparse.ArgumentParser("python -m tools.ask", argparse.SUPPRESS, about)
+    parser.add_argument("run", type=Path, help="folder of a finished run")
+    parser.add_argument("problem", nargs="+", help="for example 347+285, '347 + 285' or 347+285=")
+    options = parser.parse_args(argv)
+    try:
+        args, model = finished(options.run)
+        task = TASKS[args.task]
+    except Exception as error:  # what stands in a broken file decides which
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        parser.error(f"{options.run} is not the folder of a finished run ({reason})")
+    text = " ".join(options.problem)
+    problem = asked(task, text)
     if problem is None:
-        held = {p.level: p.prompt for p in make_problems(task, held=True)}
-        examples = ", ".join(prompt.replace(" ", "").strip("=") for prompt in held.values())
-        parser.error(f"{options.problem} is not a problem like one of these: {examples}")
+        rule = RULES.get(args.task, f"like {task.longest.prompt}")
+        parser.error(f"{text[:40]!r} is no problem of {args.task}, which has {rule}")
     print(f"{problem.prompt} has the solution {problem.solution}")
+    width = len(problem.solution) + 2
     for kind, samples, temperature in (("sampled", 4, 1.0), ("greedy", 1, 0.0)):
         rollout = sample_rollout(model, task, [problem], samples, temperature)
         for text, reward in zip(rollout.texts[0], rollout.rewards[0]):
-            reasoning = "correct" if task.reasoning_correct(problem, text) else "incorrect"
-            print(f"{kind}: {text}  reward {reward:.0f}, reasoning {reasoning}")
+            text, remark = train.marked(problem, text, reward)
+            print(f"  {kind:8}{text:{width}} reward {reward:.0f}  {remark}".rstrip())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
