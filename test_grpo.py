@@ -22,7 +22,7 @@ import advantages
 import tasks
 import train
 from advantages import VARIANTS
-from grpo import Rollout, policy_loss, ratios, response_logprobs, sample_rollout, token_weights
+from grpo import Rollout, k3, policy_loss, ratios, response_logprobs, sample_rollout, token_weights
 from grpo import update
 from model import GPT
 from tasks import ADD, SUM, TASKS, TOKENIZER, Problem, Task, from_columns, held_out
@@ -268,6 +268,28 @@ def test_clip_truth_table(sign, ratio, value, slope):
     assert (clipped * A < ratio * A).item() == (slope == 0)  # clip_fraction counts these
 
 
+def test_the_kl_term_has_the_value_of_one_divergence_and_the_gradient_of_the_other():
+    """ln pi - ln pi_ref in place of its negative: another estimate, and another gradient.
+
+    All six tokens that could be sampled are enumerated, each as often as it is sampled.
+    """
+    torch.manual_seed(SEED)
+    logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    reference = torch.randn(6, dtype=torch.float64).log_softmax(0)
+    logp = logits.log_softmax(0)
+    pi = logp.exp()
+    found = (pi.detach() * k3(reference - logp)).sum()  # the mean over samples of pi
+    named = (pi * (logp - reference)).sum()  # KL(pi || reference)
+    other = (reference.exp() * (reference - logp)).sum()  # KL(reference || pi)
+    close(found, named)
+    assert abs(found - other) > 1e-4
+    gradients = [
+        torch.autograd.grad(x, logits, retain_graph=True)[0] for x in (found, named, other)
+    ]
+    close(gradients[0], gradients[2])
+    assert (gradients[0] - gradients[1]).abs().max() > 1e-4
+
+
 # ---- (5) Sampling
 def tiny_gpt(**options) -> GPT:
     """All weights far from where training starts, so that no part is idle."""
@@ -373,6 +395,13 @@ def test_the_mask_is_by_position_and_not_by_token_value():
     rollout = scripted([problem(SUM, [7, 8], 2)], [["15#_15$", "__$", "_15#15$", "15#15_"]], T=7)
     assert masked(rollout) == [["15#_15$", "__$", "_15#15$", "15#15_$"]]
     assert rollout.rewards.tolist() == [[0, 0, 1, 0]]
+
+
+def test_prompts_of_different_lengths_are_refused():
+    """Padding inside a prompt: a response that begins in another column than it was trained in."""
+    problems = [problem(SUM, [7, 8], 2), problem(ADD, [347, 285], 3)]
+    with pytest.raises(ValueError, match="one length"):
+        sample_rollout(tiny_gpt(), SUM, problems, 2)
 
 
 def test_attention_is_the_usual_one():
@@ -588,6 +617,32 @@ def test_culling_draws_from_what_is_not_solved(easy, left, no_update, monkeypatc
         assert not any(held_out(p.prompt) for p in rollout.problems)
 
 
+def test_a_constant_factor_is_lost_where_every_gradient_has_one_length(monkeypatch):
+    """Two names for one algorithm, taken for two results: rloo is dr_grpo times G / (G - 1).
+
+    So is the denominator that all tokens of a rollout share. Division by sigma is no such factor.
+    """
+    monkeypatch.setattr(Task, "reward", lambda task, problem, y: len(y) % 2.0)  # half are correct
+    runs = {}
+    for name, flags in {
+        "rloo": "--variant rloo",
+        "dr_grpo": "--variant dr_grpo",
+        "dr_grpo, tokens": "--variant dr_grpo --aggregate token",
+        "grpo": "--variant grpo",
+        "grpo, constant": "--variant grpo --aggregate constant",
+    }.items():
+        model = tiny_gpt().double()
+        first = deepcopy(model)
+        texts = []
+        for rollout, _, row in steps_of(f"{flags} --lr 0.1 --steps 3 --prompts 24", model):
+            texts.append(rollout.texts)
+            assert row["grad_norm"] > 0.01  # the limit: every gradient was scaled
+        assert not torch.equal(model.norm.weight, first.norm.weight)
+        runs[name] = texts
+    assert runs["rloo"] == runs["dr_grpo"] == runs["dr_grpo, tokens"]
+    assert runs["grpo"] == runs["grpo, constant"] != runs["rloo"]
+
+
 # ---- (8) What some variants read besides
 def test_answer_likelihood_equals_one_row_at_a_time():
     """A mean in place of a product, reasoning that ends elsewhere, no end token: another number."""
@@ -652,6 +707,8 @@ def test_culling_takes_what_all_responses_solve():
     x = random_rollout([MIXED, PASS, FAIL, PASS])
     x.problems = [problem(SUM, [n, n], 2) for n in range(4)]
     assert advantages.culling(x).solved == {x.problems[1], x.problems[3]}
+    x.problems[0] = x.problems[1]  # drawn twice: one of its two groups has a failure
+    assert advantages.culling(x).solved == {x.problems[3]}
     assert not any(apply(name, x).solved for name in VARIANTS if name != "culling")
 
 
@@ -717,6 +774,25 @@ def test_verifree_is_an_exact_gradient_in_expectation():
     weights = torch.cartesian_prod(pi, pi).prod(1) * sd / 2
     found = ascent(model, trained, weights.detach()[:, None, None] * trained.mask)
     torch.testing.assert_close(found, torch.autograd.grad(J, model.parameters()))
+
+
+@pytest.mark.parametrize("G", [2, 4])
+def test_maxrl_is_an_exact_gradient_in_expectation(G):
+    """A mean over other rewards, or a group of fewer: not the gradient of sum_k pass@k / k.
+
+    All groups of G responses of one token, each as often as it is sampled; token 0 is correct.
+    """
+    torch.manual_seed(SEED)
+    logits = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    logp = logits.log_softmax(0)
+    tokens = torch.cartesian_prod(*[torch.arange(3)] * G)[..., None]  # (3**G, G, 1)
+    rewards = (tokens[..., 0] == 0).double()
+    x = Rollout(tokens, tokens >= 0, rewards, None, None, None)
+    often = logp[tokens].sum((1, 2), keepdim=True).exp().detach()  # of each group
+    push = (often * advantages.maxrl(x).A * logp[tokens]).sum() / G
+    p = logp[0].exp()  # pass@k is 1 - (1 - p)^k
+    J = sum((1 - (1 - p) ** k) / k for k in range(1, G))
+    close(*[torch.autograd.grad(y, logits, retain_graph=True)[0] for y in (push, J)])
 
 
 # ---- (9) A policy that learns

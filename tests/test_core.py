@@ -41,10 +41,27 @@ def test_defaults_and_limits():
 def test_numbers_by_hand():
     """A formula above could repeat the mistake of the code; these numbers do not."""
     rollout = random_rollout([[1] + [0] * 7, [0] * 8], T=1)
-    first = {name: apply(name, rollout).A[..., 0].tolist() for name in ("grpo", "ngrpo")}
+    first = {x: apply(x, rollout).A[..., 0].tolist() for x in ("grpo", "ngrpo", "maxrl")}
+    assert first["maxrl"] == [pytest.approx([7] + [-1] * 7), [0] * 8]
     assert first["grpo"][0] == pytest.approx([math.sqrt(7)] + [-math.sqrt(1 / 7)] * 7, abs=1e-4)
     assert first["ngrpo"][0] == pytest.approx([1.871] + [-0.535] * 7, abs=5e-4)
     assert first["ngrpo"][1] == pytest.approx([-1 / math.sqrt(8)] * 8, abs=1e-5)
+
+
+def test_forking_by_hand():
+    """A quantile that does not interpolate, that counts padding, or is of the whole batch."""
+    rollout = random_rollout([[1, 0], [0, 1], [1, 0]], T=5)
+    rollout.mask[:] = True
+    p = torch.linspace(0.5, 0.95, 10).double()  # the larger, the surer: H falls
+    p = torch.stack([p, 0 * p + 0.5, 0.9 + 0 * p]).view(3, 2, 5)
+    rollout.probs = torch.stack([p, 1 - p], dim=-1)  # V = 2
+    rollout.mask[2, 1, 2:] = False
+    rollout.probs[2, 1, 2:] = 0.5  # padding, of which the policy was least sure
+    A = advantages.forking(rollout).A
+    grpo = advantages.grpo(rollout).A
+    close(A[0, 0, :2], grpo[0, 0, :2])  # two of ten
+    assert not A[0, 0, 2:].any() and not A[0, 1].any()
+    close(A[1:], grpo[1:])  # all H of a group are equal
 
 
 def test_nthr_equals_algorithm_1():

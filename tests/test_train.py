@@ -453,6 +453,37 @@ def test_only_a_finished_run_has_summary_json(module, name, calls, said, rows, m
     assert not (left / "summary.json").exists()
 
 
+def test_weights_that_are_not_finite_stop_the_run_in_their_own_step(monkeypatch):
+    """NaN in the last mini-batch of a step, noticed by the next step's sampling or by nobody."""
+
+    def ruin(model, *given, **more):
+        model.norm.weight.data[0] = math.nan
+        return {"loss": 1.0, "grad_norm": 1.0}
+
+    monkeypatch.setattr(train, "update", ruin)
+    assert run() == (NOT_FINITE % 1, [])
+
+
+@pytest.mark.parametrize("room, left", [(400, ["metrics.csv"]), (2000, ["metrics.csv"])])
+def test_a_full_disk_leaves_whole_files_and_one_line(room, left, monkeypatch):
+    """Half a row, half a model.pt, a traceback. A limit of a file's size plays the full disk."""
+    resource = pytest.importorskip("resource", reason="there are no such limits on this system")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        error, more = run()
+        with pytest.raises(OSError):
+            train.write_whole(Path("summary.json"), b"x" * (room + 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert error.startswith("train.py: error: ") and not more
+    [folder] = Path("out").iterdir()
+    assert [path.name for path in folder.iterdir()] == left
+    header, *rows = (folder / "metrics.csv").read_text().splitlines(keepends=True)
+    assert all(row.count(",") == header.count(",") and row.endswith("\n") for row in rows)
+    assert not [*Path().glob("summary.json*")]
+
+
 # ---- Bad input: one line on standard error, and nothing written or changed
 BAD = {  # flags: values; an empty value is bad for all
     "variant task device aggregate": "wall GRPO Token cuda:99",
