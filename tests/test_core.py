@@ -200,6 +200,8 @@ def test_every_problem(name, held, monkeypatch):
     problems = make_problems.__wrapped__(task, held)  # made anew
     assert len({p.prompt for p in problems}) == len(problems)  # none twice
     assert {p.level for p in problems} == {*task.levels}
+    of_level = [p.level for p in problems + make_problems.__wrapped__(task, not held)].count
+    assert of_level(task.levels[0]) <= 100 and 99 <= of_level(task.levels[-1]) <= 100  # few twice
     for p in problems:
         numbers = [int(number) for number in re.findall("[0-9]+", p.prompt)]
         assert int(p.answer) == (math.prod if name == "mul" else sum)(numbers)

@@ -21,7 +21,7 @@ import torch
 import train
 from advantages import VARIANTS
 from grpo import response_logprobs, sample_rollout
-from tasks import ADD, PAD_ID, TASKS, held_out
+from tasks import ADD, PAD_ID, TASKS, TOKENIZER, held_out
 from test_grpo import DEFAULTS, FAIL, MIXED, ONE, PASS, close, fewer_problems, problem
 from test_grpo import random_rollout, tiny_gpt
 
@@ -98,6 +98,7 @@ def test_the_base_model_is_made_on_one_thread_and_always_the_same(monkeypatch):
     weights = [torch.load(path, weights_only=True) for path in Path("out").glob("*/model.pt")]
     assert events == [3, 1, "warm-up", 3] + [1, 1, "warm-up", 1]
     close(*weights, 0)
+    close(train.base_model(parsed("")).state_dict(), weights[0], 0)
     other = train.base_model(parsed("--base-seed 1")).state_dict()
     assert not torch.equal(other["norm.weight"], weights[0]["norm.weight"])
 
@@ -119,6 +120,33 @@ def test_a_folder_names_what_differs_from_the_defaults():
     same = "--variant ngrpo --clip-high 0.24 --threads 2 --out elsewhere"  # 0.24: its own default
     args = train.parse_arguments(f"{same} --seed 7 --max-grad-norm 2 --clip-low 0.2".split())
     assert args.name == "add-ngrpo-seed7-clip_low0.2-max_grad_norm2.0"
+    of_the_page = train.parse_arguments("--lr 1e-3 --minibatches 1 --device cpu".split())
+    assert of_the_page.name == "add-grpo-seed0-lr0.001-minibatches1"  # tools/README.md has it
+
+
+def test_a_run_may_be_given_its_base_model(monkeypatch):
+    """A given model that is not trained, or a second warm-up that nobody asked for."""
+    model = train.new_model(parsed(""))
+    first = deepcopy(model.state_dict())
+    monkeypatch.setattr(train, "warm_up", None)  # calling it is an error
+    train.run(parsed("--variant negative --lr 0.5"), model)
+    [path] = Path("out").glob("*/model.pt")
+    close(torch.load(path, weights_only=True), model.state_dict(), 0)
+    assert not torch.equal(model.unembed.weight, first["unembed.weight"])
+
+
+@pytest.mark.parametrize("name, task", TASKS.items(), ids=TASKS)
+def test_the_longest_rows_have_columns(name, task, monkeypatch):
+    """A model with too few columns stops a run of `likelihood` once a response has no marker."""
+    comma = TOKENIZER.token_to_id(",")
+    draw = lambda p, number, generator: torch.full((len(p), 1), comma)  # noqa: E731
+    monkeypatch.setattr(torch, "multinomial", draw)
+    model = train.new_model(parsed(f"--task {name}"))
+    rollout = sample_rollout(model, task, [task.longest], 2)
+    assert rollout.texts == [["," * (len(task.longest.solution) + 1)] * 2]
+    assert VARIANTS["likelihood"](rollout).A.isfinite().all()
+    read = len(task.longest.prompt) + rollout.max_length + len("#" + task.longest.answer + "$")
+    assert model.embed_position.num_embeddings == read  # and no more than that
 
 
 # ---- What a setting reaches
@@ -383,8 +411,9 @@ def test_summary_has_all_settings_and_times(monkeypatch):
     summary = json.loads((left / "summary.json").read_text())
     assert vars(parsed("--steps 3 --seed 4 --kl 0.5")).items() <= summary.items()
     assert (summary["seconds"], summary["seconds_per_step"]) == (1609.0, 2.0)
-    _, *rows = csv.DictReader((left / "metrics.csv").read_text().splitlines())
-    assert [row["seconds"] for row in rows] == ["1.0", "2.0", "6.0"]
+    rows = csv.DictReader((left / "metrics.csv").read_text().splitlines())
+    seconds = {int(row["step"]): row["seconds"] for row in rows if row["step"] != "0"}
+    assert seconds == {1: "1.0", 2: "2.0", 3: "6.0"}
 
 
 def test_each_row_is_in_the_file_before_the_next_step(monkeypatch):
@@ -408,11 +437,13 @@ def test_the_same_command_again_replaces_the_run(monkeypatch):
     assert run() == (0, [])
     [left] = Path("out").iterdir()
     before = (left / "metrics.csv").read_text().splitlines()
+    weights = (left / "model.pt").read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(train, "base_model", Mock(side_effect=KeyboardInterrupt))
         assert run() == CTRL_C
     assert not (left / "summary.json").exists()
     assert (left / "metrics.csv").read_text().splitlines() == before[:1]
+    assert (left / "model.pt").read_bytes() == weights  # those of the earlier run
     assert run() == (0, [])
     assert len((left / "metrics.csv").read_text().splitlines()) == len(before)
 
