@@ -495,11 +495,11 @@ def test_update_equals_its_steps_by_hand(options):
 
 
 # ---- (7) The loop over steps
-def steps_of(arguments: str, model=None):
+def steps_of(arguments: str, variants=VARIANTS):
     """Rollout, what was trained and metrics of each step, from a model that has learned nothing."""
     small = "--width 8 --prompts 4 --group-size 4"
     args = train.parse_arguments(f"{small} {arguments}".split())
-    return train.train(args, model or train.new_model(args))
+    return train.train(args, train.new_model(args), variants)
 
 
 @pytest.fixture
@@ -533,7 +533,7 @@ def test_one_optimiser_lasts_the_whole_run(no_update):
     assert all(call.args[0] is model for call in no_update.call_args_list)
 
 
-def test_one_critic_lasts_the_whole_run(no_update, monkeypatch):
+def test_one_critic_lasts_the_whole_run(no_update):
     """A new critic in each step has learned nothing; a critic that learns at another rate."""
     made = []
 
@@ -542,8 +542,8 @@ def test_one_critic_lasts_the_whole_run(no_update, monkeypatch):
             super().__init__(network, lr)
             made.append((network.unembed.out_features, lr))
 
-    monkeypatch.setattr(train, "VARIANTS", VARIANTS | {"critic": Noted})
-    assert len([*islice(steps_of("--variant critic --lr 0.5"), 3)]) == 3
+    steps = steps_of("--variant critic --lr 0.5", VARIANTS | {"critic": Noted})
+    assert len([*islice(steps, 3)]) == 3
     assert made == [(1, 0.5)]
 
 
