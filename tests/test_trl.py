@@ -33,7 +33,9 @@ def pair(variant, folder, **more):
     config = study.GRPOConfig(str(folder), **study.trl_settings(variant) | SETTINGS | more)
     data = study.Dataset.from_list(DATA)
     base = str(folder / "base")
-    return model, study.VariantTrainer(variant, base, ODD, config, data, None, tokenizer)
+    trl = study.VariantTrainer(variant, base, ODD, config, data, None, tokenizer)
+    trl.model.train()  # as in training
+    return model, trl
 
 
 @torch.no_grad()
@@ -102,6 +104,12 @@ def test_the_kl_term_of_trl_is_another_one_by_default(tmp_path, away):
     assert (gradient - their_gradient).norm() > 0.1 * their_gradient.norm()
 
 
+def decided(rollout) -> torch.Tensor:
+    """(P, G, T), True where rounding does not decide whether `forking` keeps a token."""
+    H = torch.special.entr(rollout.probs).sum(-1).masked_fill(~rollout.mask, torch.nan)
+    return (H - H.flatten(1).nanquantile(0.8, dim=1)[:, None, None]).abs() > 1e-4
+
+
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name not in study.ALSO])
 def test_advantages_inside_trl_are_those_of_the_variant(tmp_path, variant):
     """What a variant reads is of another position, group or temperature, or of older weights."""
@@ -110,11 +118,31 @@ def test_advantages_inside_trl_are_those_of_the_variant(tmp_path, variant):
     def checked(inputs):
         batch = type(trl)._generate_and_score_completions(trl, inputs)
         rollout = read(model, trl, batch)
-        close(batch["advantages"], VARIANTS[variant](rollout).A.flatten(0, 1), 1e-4)
+        sure = decided(rollout) if variant == "forking" else rollout.mask
+        difference = batch["advantages"] - VARIANTS[variant](rollout).A.flatten(0, 1)
+        assert difference[sure.flatten(0, 1)].abs().max() < 1e-4
         return batch
 
     trl._generate_and_score_completions = checked
     trl.train()
+
+
+def test_forking_is_the_top_entropy_quantile_of_trl_in_a_batch_of_one_group(tmp_path):
+    """Another quantile, tokens below it, or padding that counts."""
+    model, trl = pair("forking", tmp_path)
+    batch = trl._generate_and_score_completions([row for row in DATA for _ in range(G)])
+    rollout = read(model, trl, batch)
+    every = VARIANTS["grpo"](rollout).A.flatten(0, 1)
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    seen = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    T = batch["completion_ids"].size(1)
+    read_by_trl = trl._get_per_token_logps_and_entropies
+    _, entropies, _ = read_by_trl(trl.model, ids, seen, T, compute_entropy=True)
+    groups = zip(entropies.split(G), batch["completion_mask"].split(G))
+    kept = torch.cat([trl.get_high_entropy_mask(H, mask, 1 - 0.2) for H, mask in groups])
+    sure = decided(rollout).flatten(0, 1)
+    close(batch["advantages"][sure], (every * kept)[sure], 1e-4)
+    assert 0 < (batch["advantages"] != 0).sum() < 0.3 * (every != 0).sum()
 
 
 def test_each_process_keeps_its_own_rewards(tmp_path, monkeypatch):
@@ -168,7 +196,7 @@ def command(monkeypatch, *flags) -> dict:
 def test_the_command_trains_with_a_reference_model(tmp_path, monkeypatch, capsys):
     """TRL cannot rebuild the reference model, or takes another one."""
     monkeypatch.setattr("train.base_model", lambda args: tiny_gpt())
-    monkeypatch.setattr("train.make_problems", lambda task, held: PROBLEMS)
+    monkeypatch.setattr("tasks.make_problems", lambda task, held: PROBLEMS)
     flags = f"--output_dir {tmp_path} --report_to none --per_device_train_batch_size 32"
     flags += " --max_steps 2 --variant negative --beta 0.04"  # so that all-fail groups teach
     trainer = command(monkeypatch, *flags.split())["trainer"]

@@ -33,8 +33,8 @@ except ModuleNotFoundError as error:
 
 from advantages import LOSS, VARIANTS
 from grpo import Rollout
-from tasks import ADD, EOS, PAD, TOKENIZER, Problem
-from train import base_model, make_problems, parse_arguments
+from tasks import ADD, EOS, PAD, TOKENIZER, Problem, make_problems
+from train import base_model, parse_arguments
 
 # What these variants do besides computing advantages.
 ALSO = {"likelihood": "scores the answer", "critic": "trains a network", "culling": "drops prompts"}
@@ -168,13 +168,14 @@ if __name__ == "__main__":
     except ValueError as error:
         parser.error(str(error))
     theirs, tokenizer = twin(base_model(parse_arguments([])))
-    # TRL reads the model, and the reference model of --beta, from a folder: each process its own.
-    folder = f"{config.output_dir}/base{config.process_index}"
-    theirs.save_pretrained(folder)
+    # TRL reads the model from a folder, and so it can read the reference model of --beta as well.
+    base = f"{config.output_dir}/base"
+    with config.main_process_first():
+        theirs.save_pretrained(base)
     # Training and held-out.
     data = [Dataset.from_list([p._asdict() for p in make_problems(ADD, h)]) for h in (False, True)]
     reward = partial(verifier, tokenizer)
-    trainer = VariantTrainer(cli.variant, folder, reward, config, *data, tokenizer)
+    trainer = VariantTrainer(cli.variant, base, reward, config, *data, tokenizer)
     before = trainer.evaluate()
     trainer.train()
     after = trainer.evaluate()
