@@ -1,0 +1,220 @@
+"""The figures of the two lectures, made for a projector: nine inches wide, letters of 14 points.
+
+Blue (UP) is pushed up, orange (DOWN) is pushed down, and what is not pushed is nearly white.
+"""
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.colors import LinearSegmentedColormap
+
+from advantages import VARIANTS
+from studies.common import interval
+from studies.pictures import COLOURS, DOWN, NEUTRAL, UP
+
+plt.rcParams.update({"figure.dpi": 144, "font.size": 14, "axes.titlesize": 14})
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
+GREEN = "#00795A"  # a third line
+PUSHES = LinearSegmentedColormap.from_list("pushes", ["#EE8A3C", "#F4F4F4", "#55A6E0"])
+
+
+# ---- Both lectures
+def panels(columns=1, rows=1, height=3.6, **options):
+    """Empty pictures side by side, nine inches in all; each row is `height` inches high."""
+    size = (9, rows * height)
+    return plt.subplots(rows, columns, figsize=size, layout="constrained", **options)[1]
+
+
+def name_lines(ax, names, apart=0.1):
+    """Writes each line's name beside its right end; moves names up where they would overlap."""
+    ax.autoscale_view()  # matplotlib would find the limits only when it draws
+    to_axes = ax.transData + ax.transAxes.inverted()  # from data to shares of the picture
+    ends = [to_axes.transform(line.get_xydata()[-1])[1] for line in ax.lines]
+    free = -torch.inf
+    for height, name, line in sorted(zip(ends, names, ax.lines), key=lambda end: end[0]):
+        free = max(height, free)
+        place = {"xy": (line.get_xdata()[-1], free), "xycoords": ax.get_xaxis_transform()}
+        place |= {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+        ax.annotate(name, **place, color=line.get_color(), annotation_clip=False)
+        free += apart
+
+
+def group(rollout, m, variant):
+    """Group m: a row is a response, a cell is a token, its colour is the token's advantage.
+
+    A digit of the reasoning that is not the solution's has a bar below it. A token with a frame has
+    another advantage than under grpo.
+    """
+    ax = panels(height=4.6)
+    A = VARIANTS[variant](rollout).A[m]  # (G, T)
+    plain = VARIANTS["grpo"](rollout).A[m]
+    shown = A.where(rollout.mask[m], torch.nan)
+    ax.imshow(shown, cmap=PUSHES, vmin=-2, vmax=2, aspect="auto")
+    reasoning = rollout.problems[m].solution.split("#")[0]
+    for i, text in enumerate(rollout.texts[m]):
+        for t, character in enumerate(text + "$"):
+            ax.text(t, i, character, ha="center", va="center", fontsize=18, family="monospace")
+            if t < len(reasoning) and character != reasoning[t]:
+                ax.plot([t - 0.25, t + 0.25], [i + 0.36, i + 0.36], color="black", linewidth=3)
+            if A[i, t] != plain[i, t]:
+                size = {"width": 0.84, "height": 0.84, "fill": False, "linewidth": 2}
+                ax.add_patch(plt.Rectangle((t - 0.42, i - 0.42), **size))
+    rows = [f"reward {r:.0f}, A = {a:+.2f}" for r, a in zip(rollout.rewards[m], plain[:, 0])]
+    ax.set_yticks(range(len(rows)), rows)
+    prompt = rollout.problems[m].prompt.replace(" ", "")
+    ax.set(title=f"{prompt} under {variant}", xlabel="token of the response", xticks=[])
+    ax.set_xlim(-0.5, rollout.mask[m].sum(-1).max() - 0.5)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+
+
+def rewards(curves, steps=40):
+    """Mean reward over the training steps so far; curves: variant -> its numbers. A figure."""
+    ax = panels()
+    for variant, rewards in curves.items():
+        ax.plot(range(1, len(rewards) + 1), rewards, color=COLOURS[variant], linewidth=2.5)
+    ax.set(xlabel="training step", ylabel="mean reward of the rollout")
+    ax.set(xlim=(1, steps), ylim=(0, 0.5))
+    name_lines(ax, curves)
+    return ax.figure
+
+
+# ---- The first lecture
+def ascent(exact, sampled):
+    """pi along the exact gradient, exact (steps, 3); then J, the sampled runs in blue."""
+    left, right = panels(2, sharey=True)
+    for arm, colour in enumerate((UP, DOWN, GREEN)):
+        left.plot(exact[:, arm], color=colour, linewidth=2.5)
+    name_lines(left, ["arm 1", "arm 2", "arm 3"])
+    left.set(title="the policy, along grad J", ylabel="probability of an arm")
+    for path in sampled:
+        right.plot(path[:, 0], color=UP, alpha=0.6)
+    right.plot(exact[:, 0], color="black", linewidth=3)
+    right.text(20, 0.3, "black: grad J\nblue: eight pulls a step")
+    right.set(title="what it earns", ylabel="expected reward J")
+    for ax in (left, right):
+        ax.set(xlabel="training step", ylim=(0, 1.02))
+
+
+def noise(games, truth):
+    """games: name -> first number of many estimates (N,), and pi of some runs (steps, 3)."""
+    grid = panels(3, 2, height=2.7, sharex="row", sharey="row")
+    for (name, (estimates, paths)), (top, bottom) in zip(games.items(), grid.T):
+        top.hist(estimates, bins=25, range=(-0.5, 1.0), color=UP)
+        top.axvline(truth, color="black", linewidth=2)
+        top.set(title=f"{name}\nspread {estimates.std():.2f}", xlabel="first number of g")
+        top.set(yticks=[], xticks=[0, 0.5])
+        for path in paths:
+            bottom.plot(path[:, 0], color=UP, alpha=0.5)
+        bottom.set(xlabel="training step", ylim=(0, 1))
+    grid[0, 0].set_ylabel("how often")
+    grid[1, 0].set_ylabel("probability\nof arm 1")
+
+
+def responses(shares, names):
+    """The probabilities of the four responses along the steps, (steps, 4)."""
+    ax = panels()
+    for response, colour in enumerate((NEUTRAL, GREEN, UP, DOWN)):
+        ax.plot(shares[:, response], color=colour, linewidth=2.5)
+    ax.set(xlabel="training step", ylabel="probability of a response", ylim=(0, 1))
+    name_lines(ax, names)
+
+
+def clip():
+    """min(ratio A, clip(ratio) A) against the ratio, for A = 1 and for A = -1."""
+    ratios = torch.linspace(0.4, 1.6, 200)
+    for ax, sign, colour in zip(panels(2), (1, -1), (UP, DOWN)):
+        free = ratios * sign
+        clipped = ratios.clamp(0.8, 1.2) * sign
+        ax.plot(ratios, free, "--", color=NEUTRAL, linewidth=2)
+        ax.plot(ratios, torch.minimum(free, clipped), color=colour, linewidth=4)
+        name_lines(ax, ["ratio A", "min"])
+        ax.axvline(1, color="black", linewidth=0.8)
+        ax.set(title=f"A = {sign:+}", xlabel="ratio of a token", ylabel="what should grow")
+        ax.set_xticks([0.4, 0.8, 1, 1.2, 1.6])
+
+
+def ratios(runs, names):
+    """runs: heading -> ratios of some tokens along the optimiser steps, a list of tensors."""
+    for ax, (heading, ratios) in zip(panels(2, height=4.2, sharey=True), runs.items()):
+        ax.axhspan(0.8, 1.2, color="grey", alpha=0.3)
+        for token, colour in zip(torch.stack(ratios).T, (DOWN, UP, GREEN, NEUTRAL)):
+            ax.plot(token, color=colour, linewidth=2.5)
+        ax.set(title=heading, xlabel="optimiser step", ylabel="ratio of a token", yscale="log")
+        ax.set_yticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1", "0.2", "0.5", "1", "2", "5"])
+        ax.minorticks_off()
+        name_lines(ax, names)
+
+
+# ---- The second lecture
+def counts(counts):
+    """counts: name -> how many characters are pushed up, and how many are pushed down."""
+    ax = panels(height=2.4)
+    for row, (up, down) in enumerate(counts.values()):
+        ax.barh(row, up, color=UP)
+        ax.barh(row, -down, color=DOWN)
+        ax.text(up, row, f" {up:,} up", va="center")
+        ax.text(-down, row, f"{down:,} down ", va="center", ha="right")
+    ax.axvline(0, color="black", linewidth=1)
+    ax.set_yticks(range(len(counts)), counts)
+    ax.set(xticks=[], xlabel="number of characters")
+    ax.invert_yaxis()
+    ax.margins(x=0.25)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+
+
+def baselines(k):
+    """Noise against the baseline in a group that is half correct.
+
+    k: squared length of the gradient of an incorrect response, over that of a correct one.
+    """
+    ax = panels()
+    b = torch.linspace(0, 0.6, 121)
+    for length, colour in ((1.0, NEUTRAL), (k, "black")):
+        noise = (1 - b) ** 2 + length * b**2
+        ax.plot(b, noise, color=colour, linewidth=2.5)
+    ax.set(xlabel="baseline b", ylabel="noise", ylim=(0.4, 1.3))
+    name_lines(ax, ["k = 1", f"k = {k:.1f}"])
+    for name, baseline in {"half": 1 / 3, "grpo": 1 / 2}.items():
+        height = (1 - baseline) ** 2 + k * baseline**2
+        ax.plot(baseline, height, "o", color=UP, markersize=10)
+        ax.annotate(name, (baseline, height), (0, 12), textcoords="offset points", ha="center")
+
+
+def estimates(rules, truth):
+    """rules: name -> estimates (N, 2) and their mean (2,): pushes on a reasoning and an answer."""
+    axes = panels(len(rules), sharex=True, sharey=True)
+    for ax, (name, (estimates, mean)) in zip(axes, rules.items()):
+        ax.scatter(*estimates.T, s=14, color=UP, alpha=0.4, linewidth=0)
+        ax.scatter(*mean, s=170, facecolor="white", edgecolor="black", linewidth=2, zorder=2)
+        ax.scatter(*truth, s=90, marker="x", color="black", linewidth=2, zorder=3)
+        ax.set(title=name, xlabel="push on reasoning a", xticks=[-0.1, 0, 0.1, 0.2])
+    axes[0].set_ylabel("push on answer a after a")
+
+
+def histograms(rules, length):
+    """rules: name -> estimates (N, 2), along grad J and across it. length: that of grad J."""
+    grid = panels(len(rules), 2, height=2.7, sharex="row", sharey="row")
+    for (name, estimates), axes in zip(rules.items(), grid.T):
+        for ax, part, truth in zip(axes, estimates.T, (length, 0.0)):
+            ax.hist(part, bins=40, range=(-0.6, 1.0), color=UP)
+            ax.axvline(truth, color="black", linewidth=2)
+            ax.axvline(part.mean(), color=DOWN, linewidth=3, linestyle=":")
+            ax.set(yticks=[], xticks=[-0.5, 0, 0.5])
+        axes[0].set(title=name, xlabel="along grad J")
+        axes[1].set(xlabel="across")
+    for ax in grid[:, 0]:
+        ax.set_ylabel("how often")
+
+
+def differences(found):
+    """found: name -> differences of two runs in points, one for each base model."""
+    ax = panels(height=0.75 + 0.75 * len(found))
+    for row, (name, values) in enumerate(found.items()):
+        mean, low, high = interval(values)
+        ax.plot([low, high], [row, row], color="black", linewidth=6, alpha=0.35)
+        ax.plot(values, [row] * len(values), "o", color=UP, markersize=9, alpha=0.6)
+        ax.plot(mean, row, "|", color="black", markersize=24, markeredgewidth=3)
+    ax.axvline(0, color="black", linewidth=1)
+    ax.set_yticks(range(len(found)), found)
+    ax.set(xlabel="difference in points of average accuracy", ylim=(len(found) - 0.5, -0.5))

@@ -1,0 +1,22 @@
+"""Prints columns of a run: python -m course.show runs/add-grpo-seed0 step reward sampled
+
+A row is a training step. Steps at which one of the columns is empty are left out.
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+
+def show(folder: str, names: list[str]) -> None:
+    """The columns with these names in the run's metrics.csv (tools/README.md defines them)."""
+    lines = Path(folder, "metrics.csv").read_text(encoding="utf-8").splitlines()
+    print(*(name.rjust(13) for name in names))
+    for row in csv.DictReader(lines):
+        if all(row[name] for name in names):
+            cells = (" ".join(f"{float(x):.4f}" for x in row[name].split()) for name in names)
+            print(*(cell.rjust(13) for cell in cells))
+
+
+if __name__ == "__main__":
+    show(sys.argv[1], sys.argv[2:])
