@@ -1,0 +1,57 @@
+"""The programs that pages of the course ask a reader to save and run do what the page says."""
+
+import ast
+import csv
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(page: str) -> list[str]:
+    """The blocks of Python code of a page of the course, complete programs only."""
+    text = (ROOT / "course" / page).read_text(encoding="utf-8")
+    found = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [block for block in found if not block.startswith(" ")]
+
+
+@pytest.mark.parametrize("page", ["exercises.md", "more-exercises.md", "questions.md"])
+def test_every_name_that_a_page_uses_is_there(page):
+    """A function of the project was moved or renamed, and a program of a page has the old name."""
+    for block in blocks(page):
+        modules = {}
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    modules[alias.asname or alias.name] = importlib.import_module(alias.name)
+            elif isinstance(node, ast.ImportFrom):
+                module = importlib.import_module(node.module)
+                assert all(hasattr(module, alias.name) for alias in node.names), node.names[0].name
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                module = modules.get(node.value.id)
+                assert module is None or hasattr(module, node.attr), f"{node.value.id}.{node.attr}"
+
+
+def test_my_own_task_and_reward(tmp_path):
+    """A name that the page's program registers was moved, or its reward is not what trains."""
+    (program,) = blocks("questions.md")
+    (tmp_path / "my_task.py").write_text(program)
+    line = "my_task.py --task max --steps 20 --prompts 8 --layers 1 --width 32 --out runs"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TQDM_DISABLE": "1"}
+    subprocess.run([sys.executable, *line.split()], cwd=tmp_path, env=environment, check=True)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert json.loads((folder / "summary.json").read_text())["base_sampled"] > 0.1
+    with open(folder / "metrics.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["reward"]]
+    assert len(rows) == 20
+    assert any(float(row["grad_norm"]) > 0 for row in rows)
+    # The page's reward is 1 only where the reasoning is correct as well.
+    assert all(float(row["reward"]) <= float(row["reasoning_correct"]) for row in rows)
