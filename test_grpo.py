@@ -707,9 +707,15 @@ def test_culling_takes_what_all_responses_solve():
     x = random_rollout([MIXED, PASS, FAIL, PASS])
     x.problems = [problem(SUM, [n, n], 2) for n in range(4)]
     assert advantages.culling(x).solved == {x.problems[1], x.problems[3]}
-    x.problems[0] = x.problems[1]  # drawn twice: one of its two groups has a failure
-    assert advantages.culling(x).solved == {x.problems[3]}
     assert not any(apply(name, x).solved for name in VARIANTS if name != "culling")
+
+
+def test_culling_keeps_a_repeated_prompt_unless_all_its_responses_are_correct():
+    """A prompt that is drawn twice goes by one of its groups, although the other has a failure."""
+    once, *twice = [problem(SUM, [n, n], 2) for n in range(4)]
+    x = random_rollout([PASS, MIXED, PASS, PASS, PASS, FAIL, PASS])
+    x.problems = [once, twice[0], twice[1], twice[0], twice[1], twice[2], twice[2]]
+    assert advantages.culling(x).solved == {once, twice[1]}
 
 
 def verifree_rows(model, x):
