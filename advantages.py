@@ -1,34 +1,33 @@
-"""The advantage variants: short functions from a Rollout to one with advantages A (P, G, T).
+"""The variants of GRPO: each is a short function from a Rollout to one with advantages A (P, G, T).
 
-What an advantage is. A prompt gets a group of G sampled responses, and each response i a reward
-r_i: 1 if it is correct, else 0. The update pushes every sampled token up in proportion to its
-advantage A_{i,t}, and down where that is negative (until the clip in grpo.py stops it). So the
-advantage says which tokens are to be said more often, and by how much.
+The update pushes every sampled token up or down: it raises or lowers the token's log-probability.
+The advantage A_{i,t} of token t of response i says in which direction, and how hard (see grpo.py).
+If A_{i,t} is the reward r_i, then the expected gradient is the gradient of the expected reward. A
+baseline may be subtracted from r_i, because it does not depend on the response. Other changes of
+A_{i,t} can change the expected gradient. We call that change a bias.
 
-What may be changed. With A_i = r_i the mean push is the gradient of the expected reward. A number
-that does not depend on the response, a baseline, may be subtracted: the probabilities of all
-responses add up to 1 whatever the weights, so pushing all of them alike has no effect on the mean.
-(The mean of the whole group has r_i in it: that only shortens the push, to (G-1)/G of its length.)
-What else depends on the response changes the mean push too: that is a bias (grpo.py has the
-algebra). Dividing by sigma is one; measured, it hardly turns the gradient.
+For example, let one of eight responses to a prompt be correct. The rewards r_i have the mean
+mu = 0.125 and the standard deviation sigma = 0.331. Under `grpo` each token of the correct response
+gets (1 - 0.125) / 0.331 = +2.65. Eight variants give these advantages:
 
-A group is all-fail (every reward is 0), all-pass (every reward is 1) or mixed. A rollout is what
-was sampled in one training step: P groups, their rewards, and what sampling computed.
+                 grpo   dr_grpo    rloo   maxrl   pos_only   reinforce    half   ngrpo
+    correct     +2.65     +0.88   +1.00   +7.00      +2.65       +1.00   +2.65   +1.87
+    incorrect   -0.38     -0.13   -0.14   -1.00       0.00        0.00   -0.19   -0.53
 
-Shapes and names: P prompts, G responses each, T tokens (right-padded), V vocabulary, D width.
-    rollout.rewards   (P, G)        r_i
-    rollout.mask      (P, G, T)     True on the |y_i| tokens of response y_i, its end-of-sequence
-                                    token included; False on padding
-    rollout.tokens    (P, G, T)     y_{i,t}, token t of response i, as a number
-    rollout.logprobs  (P, G, T)     log pi of each token; pi is the model ("policy") that drew it
-    rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), given prompt x and the tokens before t
-    rollout.hidden    (P, G, T, D)  h, the input of the last linear layer (the unembedding)
-    mu, sigma         (P, 1)        mean and population standard deviation of a group's rewards
+A group is all-fail if no response is correct, all-pass if every response is, and otherwise mixed.
 
-The update trains on the rollout that a variant returns: the same tokens with A filled in, or other
-tokens (`verifree`). "Reported" is what the source, or an experiment before this project, found on
-language models; studies/README.md has what is found here. A variant changes no input, no gradient
-flows through A, and padding may hold anything: it is selected away (0 * NaN is NaN).
+Shapes and names: P prompts, G responses to each, T tokens, V vocabulary, D width; a prompt x, its
+response y_i, and the model pi that sampled it (the policy).
+    rollout.rewards   (P, G)        r_i: 1 if the response is correct, else 0
+    rollout.mask      (P, G, T)     True on the tokens of y_i and its end token, False on padding
+    rollout.tokens    (P, G, T)     y_{i,t}, as a number
+    rollout.logprobs  (P, G, T)     ln pi(y_{i,t} | x, y_{i,<t}), given prompt and earlier tokens
+    rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), from which y_{i,t} was drawn
+    rollout.hidden    (P, G, T, D)  h_{i,t}, from which the last layer (the unembedding) made probs
+
+The update trains on the rollout that a variant returns. A variant changes no input, and no gradient
+flows through A. Padding may hold anything, NaN included, so we select it away: 0 * NaN is NaN. Five
+variants come from unpublished experiments with language models, which we number from 1 to 5.
 """
 
 from dataclasses import replace
@@ -42,16 +41,17 @@ from tasks import EOS, MARKER, MARKER_ID, TOKENIZER
 
 
 def centre(rewards: Tensor) -> Tensor:
-    """r_i - mu within each group (P, G); exactly 0 in a group of equal rewards."""
+    """r_i - mu within each group, (P, G); exactly 0 in a group of equal rewards."""
     equal = (rewards == rewards[:, :1]).all(1, keepdim=True)
     return (rewards - rewards.mean(1, keepdim=True)).masked_fill(equal, 0.0)
 
 
 def standardise(rewards: Tensor) -> Tensor:
-    """(r_i - mu) / (sigma + eps) within each group (P, G); exactly 0 in a group of equal rewards.
+    """(r_i - mu) / (sigma + eps) within each group, (P, G); exactly 0 in a group of equal rewards.
 
-    eps is 1e-6; sigma divides by G (some implementations: by G - 1). So with a share p correct the
-    correct responses get sqrt((1-p)/p), the others -sqrt(p/(1-p)): Lemma 4.2, arXiv 2505.18830.
+    eps is 1e-6. sigma is the population standard deviation: it divides by G, where some
+    implementations divide by G - 1. If a share p of a group is correct, its correct responses get
+    sqrt((1-p)/p) and the others -sqrt(p/(1-p)). This is Lemma 4.2 of arXiv 2505.18830.
     """
     return centre(rewards) / (rewards.std(1, correction=0, keepdim=True) + 1e-6)
 
@@ -59,58 +59,65 @@ def standardise(rewards: Tensor) -> Tensor:
 def on_tokens(rollout: Rollout, A: Tensor) -> Rollout:
     """The rollout with these advantages: A_i (P, G), the same for all tokens, or A_{i,t} (P, G, T).
 
-    Outside the mask A becomes 0. No gradient flows through it.
+    The result's A (P, G, T) is 0 outside the mask, and no gradient flows through it.
     """
     A = A if A.dim() == 3 else A[..., None]
     return replace(rollout, A=torch.where(rollout.mask, A, 0.0).detach())
 
 
 def grpo(rollout: Rollout) -> Rollout:
-    """Group relative policy optimization. arXiv 2402.03300, section 4.1.2.
+    """Group relative policy optimization (GRPO). arXiv 2402.03300, section 4.1.2.
 
         A_{i,t} = (r_i - mu) / (sigma + eps)
 
-    The group's mean is the baseline, so no second network has to predict the reward. Dividing by
-    sigma makes lopsided groups count more: with one correct response of eight +0.88 and -0.13
-    become +2.65 and -0.38, with four +0.5 and -0.5 become +1 and -1. All-fail and all-pass groups:
-    all 0.
+    The mean of the group is the baseline, so no second network has to predict the reward. Dividing
+    by sigma changes how much a group counts. With four correct responses of eight, r_i - mu is +0.5
+    or -0.5, and the advantages are +1 and -1. With one of eight, r_i - mu is +0.88 or -0.13, and
+    the advantages are +2.65 and -0.38. All-fail and all-pass groups get 0.
     """
     return on_tokens(rollout, standardise(rollout.rewards))
 
 
 def dr_grpo(rollout: Rollout) -> Rollout:
-    """GRPO done right. arXiv 2503.20783; its loss divides by a constant, not by the tokens (LOSS).
+    """GRPO done right (Dr. GRPO). arXiv 2503.20783.
 
         A_{i,t} = r_i - mu
 
-    Without sigma lopsided groups count less than in grpo. All-fail and all-pass groups: all 0.
-    Reported: as accurate as grpo, with shorter incorrect responses.
+    Two divisions of GRPO change its objective, and this variant makes neither. It does not divide
+    by sigma. Its loss divides by a constant (table LOSS) and not by the number of tokens. All-fail
+    and all-pass groups get 0. In the paper Dr. GRPO is as accurate as GRPO, and its incorrect
+    responses are shorter.
     """
     return on_tokens(rollout, centre(rollout.rewards))
 
 
 def rloo(rollout: Rollout) -> Rollout:
-    """REINFORCE leave-one-out: its baseline, here in the clipped loss per token. arXiv 2402.14740.
+    """REINFORCE leave-one-out (RLOO). arXiv 2402.14740.
 
-        A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  (r_i - mu) G / (G - 1)
+        A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  G / (G - 1) (r_i - mu)
 
-    The baseline is the mean reward of the other responses. It does not depend on y_i, so it leaves
-    the expected gradient as it is. All-fail and all-pass groups: all 0.
+    The baseline of response i is the mean reward of the other responses to the prompt. It does not
+    depend on y_i, so the expected gradient stays. A group of one response gets 0, and so do
+    all-fail and all-pass groups. We take only the baseline from the paper, and keep GRPO's loss.
     """
     G = rollout.rewards.size(1)
     return on_tokens(rollout, G / max(G - 1, 1) * centre(rollout.rewards))
 
 
 def maxrl(rollout: Rollout) -> Rollout:
-    """Maximum likelihood reinforcement learning. arXiv 2602.02710.
+    """Maximum likelihood reinforcement learning (MaxRL). arXiv 2602.02710.
 
-        A_{i,t} = (r_i - mu) / mu;   all 0 if mu = 0
+        A_{i,t} = (r_i - mu) / mu,   or 0 if mu = 0
 
-    This division changes the objective: the mean push is exactly the gradient of the sum of
-    pass@k / k over k = 1 to G - 1, where pass@k is the probability that at least one of k responses
-    is correct. So rare successes count most. With one correct response of eight the advantages are
-    +7 and -1, where grpo has +2.65 and -0.38; with four they are +1 and -1, as in grpo. All-fail
-    and all-pass groups: all 0.
+    Prompts that are rarely solved count most. With one correct response of eight, the advantages
+    are +7 and -1. With four they are +1 and -1, as under grpo. All-fail and all-pass groups get 0.
+    Dividing by mu changes the objective. Let pass@k be the probability that at least one of k
+    responses is correct. The expected gradient is exactly the gradient of
+
+        sum_{k = 1}^{G - 1} pass@k / k
+
+    For large G it approaches the gradient of ln p, where p is the probability of a correct
+    response. Maximum likelihood training would follow that gradient.
     """
     mu = rollout.rewards.mean(1, keepdim=True)
     return on_tokens(rollout, (centre(rollout.rewards) / mu).masked_fill(mu == 0, 0.0))
@@ -121,8 +128,8 @@ def pos_only(rollout: Rollout) -> Rollout:
 
         A_{i,t} = max(A_i, 0),   A_i as in grpo
 
-    Correct responses are imitated, incorrect ones ignored. All-fail and all-pass groups: all 0.
-    Reported: below grpo (39.84 against 41.14 on average there).
+    The model imitates correct responses and ignores incorrect ones. All-fail and all-pass groups
+    get 0. In the paper its average accuracy is 39.84 %, and that of grpo is 41.14 %.
     """
     return on_tokens(rollout, standardise(rollout.rewards).clamp(min=0.0))
 
@@ -130,45 +137,50 @@ def pos_only(rollout: Rollout) -> Rollout:
 def reinforce(rollout: Rollout) -> Rollout:
     """REINFORCE without a baseline. Williams 1992; Sutton and Barto, section 13.3.
 
-        A_{i,t} = r_i;   its loss divides by a constant (LOSS)
+        A_{i,t} = r_i
 
-    Correct responses are pushed up, and nothing is pushed down. All-pass groups are pushed up too:
-    all 1. All-fail groups: all 0. The mean push is grad J, as with rloo's baseline.
+    Correct responses are pushed up, and nothing is pushed down. All-pass groups get 1, so they are
+    pushed up as well. All-fail groups get 0. The loss divides by a constant (table LOSS), because
+    the number of tokens depends on the responses. The expected gradient is then along grad J, the
+    gradient of the expected reward.
     """
     return on_tokens(rollout, rollout.rewards)
 
 
 def half(rollout: Rollout) -> Rollout:
-    """Negative advantages halved: between grpo and pos_only. A control that became a variant.
+    """Negative advantages are halved. This variant lies between grpo and pos_only.
 
         A_{i,t} = A_i if A_i > 0, else A_i / 2;   A_i as in grpo
 
-    The plainest way to push down less. What spares chosen tokens, as nthr does, has to be better
-    than this to show that the choice matters. All-fail and all-pass groups: all 0.
+    This is the simplest way to push down less. A variant that pushes only some tokens down less, as
+    nthr does, must gain more than this one. Otherwise its choice of tokens may not matter. All-fail
+    and all-pass groups get 0.
     """
     A = standardise(rollout.rewards)
     return on_tokens(rollout, torch.where(A < 0, A / 2, A))
 
 
 class Critic:
-    """A learned token critic: experiment 1 of this line of research. The one variant with memory.
+    """A second network, the critic, judges every token (experiment 1).
 
         A_{i,t} = A_i + b_phi(y_{i,t}),   A_i as in grpo
 
-    The hope: a second network, trained beside the policy (critic_loss), learns which tokens matter.
-    b_phi, phi its weights, is its output just after it has read y_{i,t}. As it depends on the token
-    it is no baseline, but a bias (PPO's critic is another thing: it predicts the reward before the
-    token, as a baseline). b is added in all-fail and all-pass groups too.
-    Reported: unstable, never better: judging single tokens adds variance, but no signal.
+    Not every token of a correct response helped. The idea is to learn which tokens did. The critic
+    is trained beside the policy (critic_loss), and phi are its weights. b_phi(y_{i,t}) is the score
+    that it gives when it has read the prompt and the response up to and including y_{i,t}. The
+    score depends on the token, so it is no baseline, and it biases the gradient. (The critic of PPO
+    predicts the reward before it reads the token. That prediction is a baseline.) In all-fail and
+    all-pass groups only the score remains. With language models training was unstable and never
+    better than grpo: scores of single tokens added variance, but no signal.
     """
 
     def __init__(self, network: GPT, lr: float):
-        """network: a GPT with one output for each token; lr: its learning rate."""
+        """network: a GPT with one output for each token. lr: the learning rate of the critic."""
         self.network = network
         self.optimizer = torch.optim.Adam(network.parameters(), lr)
 
     def __call__(self, rollout: Rollout) -> Rollout:
-        """Judges the tokens; then the critic makes one optimiser step."""
+        """Scores the tokens. Then the critic makes one optimiser step."""
         bias = token_bias(self.network, rollout)  # (P, G, T)
         A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
         descend(self.optimizer, critic_loss(bias, A, rollout.mask))
@@ -176,83 +188,90 @@ class Critic:
 
 
 def critic_loss(bias: Tensor, A: Tensor, mask: Tensor) -> Tensor:
-    """The critic's loss, a scalar; bias and mask (P, G, T), A (P, G, 1) or (P, G, T) as in grpo.
+    """The critic's loss, a scalar. bias: its scores (P, G, T). A: of grpo, (P, G, 1) or (P, G, T).
 
         loss(phi) = - mean_i A_i sum_t b_phi(y_{i,t})
 
-    b grows on tokens that keep appearing in correct responses. The loss is linear in b, so nothing
-    bounds b: that is part of what the experiment shows.
+    The sum is over the tokens of a response, where mask (P, G, T) is True. The mean is over all
+    responses. Training raises the scores of tokens that keep appearing in correct responses. The
+    loss is linear in the score, so nothing bounds it, which is part of what the experiment shows.
     """
     return -(A * bias).masked_fill(~mask, 0.0).sum(-1).mean()
 
 
 def compensation(rollout: Rollout) -> Rollout:
-    """Probability compensation: experiment 2 of this line of research.
+    """Probability compensation: improbable tokens of correct responses count more (experiment 2).
 
-        A_{i,t} = A_i (2 - pi_t / pi_max)   if A_i > 0, else A_i;   A_i as in grpo
+        A_{i,t} = A_i (2 - pi_t / pi_max) if A_i > 0, else A_i;   A_i as in grpo
 
-    pi_t is the probability that y_{i,t} was sampled with, pi_max the largest pi_t of the response.
-    The hope: seize rare opportunities. Improbable tokens of correct responses count more, at most
-    twice. All-fail and all-pass groups: all 0.
-    Reported: early divergence; it acts like an importance weight (grpo.py) for improbable tokens.
+    pi_t is the probability with which y_{i,t} was sampled, and pi_max is the largest pi_t of the
+    response. The factor is between 1 and 2. The idea is to seize a rare opportunity: a correct
+    response that the policy seldom writes. All-fail and all-pass groups get 0. With language models
+    training diverged early. On improbable tokens the factor acts like a ratio (grpo.py) above 1.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     logp = rollout.logprobs.masked_fill(~rollout.mask, -torch.inf)
-    peak = logp.amax(-1, keepdim=True)  # log pi_max; a difference of logarithms cannot overflow
+    peak = logp.amax(-1, keepdim=True)  # log pi_max; a quotient of probabilities could be 0 / 0
     return on_tokens(rollout, torch.where(A > 0, A * (2 - (logp - peak).exp()), A))
 
 
 def culling(rollout: Rollout) -> Rollout:
-    """Culling solved prompts: experiment 3 of this line of research.
+    """Solved prompts leave the training set (experiment 3).
 
-        A_{i,t} = A_i as in grpo; a prompt whose responses all were correct is not drawn again
+        A_{i,t} = A_i as in grpo;   the field `solved` gets the problems that are not drawn again
 
-    The hope: concentration of force. Solved prompts leave the training set, and every step still
-    draws as many prompts, however few are left. A prompt that was drawn twice has two groups, and
-    all responses of both must be correct. All-fail and all-pass groups: all 0.
-    Reported: no change; a hard prompt stays all-fail even if it is sampled a little more often.
+    The idea is to spend no more samples on what the model can do. A problem is solved if all its
+    responses are correct. If it was drawn twice, it has two groups, and both must be all-pass. A
+    training step still draws P problems. All-fail and all-pass groups get 0. With language models
+    nothing changed: a hard prompt stays all-fail even if it is sampled a little more often.
     """
     failed = {p for p, r in zip(rollout.problems, rollout.rewards) if r.min() < 1}
     return replace(grpo(rollout), solved=set(rollout.problems) - failed)
 
 
 def negative(rollout: Rollout, c: float = 1.0) -> Rollout:
-    """Negative advantage for all-fail groups: experiment 4 of this line of research.
+    """All-fail groups are pushed down (experiment 4).
 
         A_{i,t} = -c in an all-fail group, else A_i as in grpo
 
-    GRPO learns nothing from an all-fail group. The hope: pushing its responses down moves
-    probability to answers not tried yet. c = 1 is as much as an incorrect response gets in a group
-    that is half correct. All-pass groups: all 0.
-    Reported: a small, inconclusive gain. The paper of ngrpo, a related method, reports a clear one.
+    Under grpo an all-fail group contributes no gradient. The idea is to push its responses down, so
+    that probability moves to answers that were not tried yet. An incorrect response in a group that
+    is half correct gets -1 under grpo, and here we choose the same size, c = 1. All-pass groups get
+    0. With language models the gain was small and inconclusive. The paper of the related ngrpo
+    finds a clear gain.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     return on_tokens(rollout, standardise(rollout.rewards).masked_fill(all_fail, -c))
 
 
 def ngrpo(rollout: Rollout) -> Rollout:
-    """Negative-enhanced GRPO. arXiv 2509.18851, Eq. 5-6; clip range of section 4.2 in table LOSS.
+    """Negative-enhanced GRPO (NGRPO). arXiv 2509.18851, Eq. 5 and 6.
 
-        A_{i,t} = (r_i - mu') / (sigma' + eps),   mu', sigma' over r_1..r_G and one virtual reward 1
+        A_{i,t} = (r_i - mu') / (sigma' + eps),   mu' and sigma' of r_1, .., r_G and a reward of 1
 
-    A correct response is imagined in every group. So in an all-fail group each response gets
-    -1/sqrt(G). All-pass groups: all 0. Mixed ones shift down: with one of eight correct to +1.871
-    and -0.535. (The printed equation divides by G + 1, the authors' code by G: +1.764 and -0.504.)
-    Reported: better than grpo on mathematics, which confirms the hope of `negative`.
+    A virtual correct response joins every group, but gets no advantage itself. Each response of an
+    all-fail group then gets -1/sqrt(G). All-pass groups get 0. Mixed groups move down: with one
+    correct response of eight, the advantages are +1.871 and -0.535. (In sigma' we divide by G + 1,
+    as the printed equation does. The authors' code divides by G, which gives +1.764 and -0.504.)
+    The clip range is 0.16 below and 0.24 above (section 4.2; table LOSS). In the paper NGRPO is
+    better than GRPO on mathematics, which supports the idea of `negative`.
     """
     with_virtual = torch.cat([rollout.rewards, torch.ones_like(rollout.rewards[:, :1])], dim=1)
     return on_tokens(rollout, standardise(with_virtual)[:, :-1])
 
 
 def likelihood(rollout: Rollout) -> Rollout:
-    """The true answer's likelihood as a dense reward: experiment 5 of this line of research.
+    """All-fail groups are rewarded by the true answer's likelihood (experiment 5).
 
-        r_i becomes L_i = pi(#, true answer, end | x, reasoning) in all-fail groups; then as in grpo
+        A_{i,t} as in grpo, but in an all-fail group r_i is replaced by
+        L_i = pi(#, true answer, end | x, reasoning of response i)
 
-    The hope: reasoning is good if it makes the true answer likely (answer_likelihood). What is
-    trained stays the sampled tokens, the incorrect answer among them; only their weight changes.
-    Dividing by sigma makes small differences of L count like large ones, if sigma is above eps.
-    All-pass groups: all 0. Reported: degraded; it joins arbitrary reasoning to a correct answer.
+    No response of an all-fail group is correct, but some reasoning may be better than the rest. The
+    idea is that reasoning is good if it makes the true answer likely (answer_likelihood). Only
+    advantages change: the update still trains the sampled tokens, with their incorrect answers.
+    Dividing by sigma turns small differences of L into large advantages, if sigma is above eps.
+    All-pass groups get 0. With language models accuracy fell, because this reward joins arbitrary
+    reasoning to a correct answer.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     L = answer_likelihood(rollout)  # (P, G)
@@ -260,26 +279,25 @@ def likelihood(rollout: Rollout) -> Rollout:
 
 
 def verifree(rollout: Rollout) -> Rollout:
-    """Experiment 5 made right: the answer is not sampled. After arXiv 2505.21493 (VeriFree).
+    """The true answer is trained in place of a sampled one. After arXiv 2505.21493 (VeriFree).
 
-    The reward is 1 if and only if the true answer a is written. So after reasoning z and marker #
-    the expected reward is L(z) = pi(a, end | x, z#), a number that the policy can compute:
+    Let z be the reasoning, # the marker and a the true answer. The reward is 1 if and only if a
+    follows z#. So the policy itself can compute the expected reward after z#, which we call L(z).
+    A sampled answer would only add noise:
 
-        J = E_z[ E_answer[r] ] = E_z[ L(z) ]
-        grad J = E_z[ L(z) grad ln pi(z#) + grad L(z) ],   grad L = L grad ln pi(a, end | x, z#)
+        L(z) = pi(a, end | x, z#),    J = E_z[ L(z) ]
+        grad J = E_z[ L(z) grad ln pi(z#) + L(z) grad ln pi(a, end | x, z#) ]
 
-    (Unlike in `likelihood`, # is given, and L is of the sampling temperature.) So the sampled z# is
-    pushed by L minus a baseline, and the true answer and its end, which `answered` puts behind
-    it, by L itself. No sampled answer adds noise:
+    `answered` puts a and its end behind each sampled z#. Each kind of token has its own advantage:
 
-        A_{i,t} = (L_i - mean of the other L_j) / (sd + eps)   on z#
-        A_{i,t} = L_i / (sd + eps)                             on the true answer and its end
+        A_{i,t} = (L_i - mean of the other L_j) / (sd + eps)    on z#, with the baseline of rloo
+        A_{i,t} = L_i / (sd + eps)                              on the true answer and its end
 
-    mu is the group's mean of L, and sd = sqrt(mu (1 - mu)) the deviation of rewards with this mean:
-    it weighs prompts as grpo does. (The paper does not divide.) Without a marker L is 0. z#a may be
-    longer than a response may be: this J ignores that. All 0 if all L are 0, or if mu > 0.999, for
-    there sd is near 0, or NaN by rounding.
-    Reported: as good as a verifier or better, and no verifier is needed.
+    L_i is taken at the sampling temperature. It is 0 if response i has no marker. mu is the group's
+    mean of L, and sd = sqrt(mu (1 - mu)) is the deviation of rewards 0 and 1 with this mean. (The
+    paper does not divide.) If mu > 0.999, where sd is near 0 or NaN, or if all L are 0, the whole
+    group gets 0. Our J ignores that a response has a longest length. In the paper VeriFree is as
+    accurate as training with a verifier, or better.
     """
     trained = answered(rollout)
     given = trained.given  # (P, G, T'), True on a and its end
@@ -293,38 +311,45 @@ def verifree(rollout: Rollout) -> Rollout:
 
 
 def forking(rollout: Rollout) -> Rollout:
-    """Only the forking tokens: those at which the policy was least sure. arXiv 2506.01939.
+    """Only forking tokens are trained, where the policy was least sure. arXiv 2506.01939.
 
-        A_{i,t} = A_i if H_{i,t} >= the 80 % quantile of the H of the group's tokens, else 0
-        H_{i,t} = - sum_v pi(v | x, y_{i,<t}) ln pi(v | x, y_{i,<t});   A_i as in grpo
+        H_{i,t} = - sum_v pi(v | x, y_{i,<t}) ln pi(v | x, y_{i,<t})
+        A_{i,t} = A_i if H_{i,t} >= the 80 % quantile of H over the group's tokens, else 0
 
-    H is the entropy, in nats, of the distribution that the token was drawn from. The idea: where
-    the policy is sure it only copies or computes, and where it is unsure a response takes its way.
-    The quantile interpolates linearly. With ten tokens and H = 0.0, 0.1, ..., 0.9 it is 0.72, so
-    two tokens keep A_i. Tokens at the threshold are kept, so all are if their H are equal. All-fail
-    and all-pass groups: all 0. Reported: better than grpo on large language models.
+    A_i is as in grpo. H is the entropy, in nats, of the distribution that the token was drawn from.
+    Where H is small, the policy only copies or computes. Where H is large, a response can take one
+    way or another, and only these tokens are trained. The quantile is interpolated linearly. For
+    example, H = 0.0, 0.1, ..., 0.9 has the quantile 0.72, so two of ten tokens keep A_i. Tokens at
+    the quantile are kept, so all tokens are kept if their H are equal. All-fail and all-pass groups
+    get 0. In the paper it is better than grpo on large language models.
     """
     H = torch.special.entr(rollout.probs).sum(-1)  # (P, G, T)
-    H = H.masked_fill(~rollout.mask, torch.nan)  # padding counts nowhere
+    H = H.masked_fill(~rollout.mask, torch.nan)  # nanquantile leaves the padding out
     threshold = H.flatten(1).nanquantile(0.8, dim=1)[:, None, None]  # (P, 1, 1)
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     return on_tokens(rollout, torch.where(H >= threshold, A, 0.0))
 
 
 def nthr_scores(rollout: Rollout) -> Tensor:
-    """How much each token's gradient agrees with those of the correct responses: s (P, G, T).
+    """How much pushing a token moves the correct responses of its group: its score s, (P, G, T).
 
-    arXiv 2505.18830, Eq. 7. e_y is the one-hot vector of token y; k runs over the tokens of a
-    correct response i, k' over those of any response j of the same group:
+    arXiv 2505.18830, Eq. 7. A small step along the gradient of one token's log-probability changes
+    another token's in proportion to the inner product of the two gradients. The score of a token is
+    the sum of its inner products with every token of the group's correct responses. If the score is
+    large, pushing this token down pushes the correct responses down.
 
-        g_{i,k}  = e_{y_{i,k}} - pi(. | x, y_{i,<k})                        prediction error, (V,)
+    We take gradients with respect to the unembedding only. Here the gradient of ln pi(y_{i,k}) is
+    the matrix g_{i,k} h_{i,k}^T, where h_{i,k} (D,) is the unembedding's input, and g_{i,k} is the
+    prediction error, with the one-hot vector e_y of token y:
+
+        g_{i,k} = e_{y_{i,k}} - pi(. | x, y_{i,<k})                              (V,)
+
+    The inner product of two such matrices is a product of two numbers. So token k' of any response
+    j, correct or not, has the score
+
         s_{j,k'} = sum_{i correct} sum_k <g_{i,k}, g_{j,k'}> <h_{i,k}, h_{j,k'}>
 
-    g h^T is the gradient of the token's log-probability with respect to the unembedding, and
-    <g, g'><h, h'> the inner product of two such gradients. A step of size a along one token's
-    gradient changes the other's ln pi by a times this product. So a large s_{j,k'} says: pushing
-    y_{j,k'} down pushes the correct responses down. The double sum need not be formed (section
-    7.4): its part without j is one matrix,
+    It is 0 on padding. Everything except token k' fits into one matrix per group (section 7.4):
 
         s_{j,k'} = g_{j,k'}^T M h_{j,k'},    M = sum_{i correct} sum_k g_{i,k} h_{i,k}^T    (V, D)
     """
@@ -338,26 +363,29 @@ def nthr_scores(rollout: Rollout) -> Tensor:
 
 
 def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
-    """Negative token hidden reward. arXiv 2505.18830, section 5, Algorithm 1.
+    """Negative token hidden reward (NTHR). arXiv 2505.18830, section 5, Algorithm 1.
 
-    GRPO pushes down all tokens of an incorrect response, its correct steps too. Correct responses
-    share these, so they can become less likely as well (lazy likelihood displacement). The hope:
-    push those tokens less that would do this most.
+    GRPO pushes down every token of an incorrect response, even its correct reasoning steps. Correct
+    responses share these steps, so they can become less likely as well (lazy likelihood
+    displacement). NTHR finds the tokens that would do this most, and pushes them down less:
 
-        sbar_i   = mean over the tokens of correct response i of s_{i,k}        s: nthr_scores
-        tau      = min_{i correct} sbar_i                   Eq. 8; its factor beta is 1
+        s_{j,k'} = the score of token k' of response j           nthr_scores
+        sbar_i   = mean of s_{i,k} over the tokens of correct response i
+        tau      = min of sbar_i over the correct responses      Eq. 8, where we set beta = 1
         selected = tokens of incorrect responses with s_{j,k'} > tau
-        A_{j,k'} = eta A_j if selected, else A_j as in grpo; eta = 2 |p - 1/2|  section 7.3
+        eta      = 2 |p - 1/2|, p the share of correct responses; section 7.3
+        A_{j,k'} = eta A_j if selected, else A_j;   A_j as in grpo
 
-    p is the share of correct responses; with one or seven of eight correct eta is 0.75. For example
-    V = 3, every h is 1, pi is (.2, .4, .4) for the first token and (.1, .3, .6) for the second:
+    For example let V = 3 and D = 1, and every h = 1. Let pi be (.2, .4, .4) at the first token of
+    both responses and (.1, .3, .6) at the second:
 
-        correct response 0 2:     s = 0.84,  0.14     sbar = 0.49, the only one, so tau = 0.49
-        incorrect response 0 1:   s = 0.84, -0.56     the first token is selected: p = 1/2, eta = 0
+        correct response 0 2:     s = 0.84,  0.14     sbar = 0.49, so tau = 0.49
+        incorrect response 0 1:   s = 0.84, -0.56     the first token is selected
 
-    So the incorrect response keeps -1 on its second token and has 0 on the one that both share.
-    sbar_i counts i's influence on itself. All-fail and all-pass groups: all 0.
-    Reported: mitigates the displacement; +0.8 to +2.4 points on models of 0.5B to 3B parameters.
+    As p = 1/2, eta is 0. So the incorrect response gets 0 on the token that both share, and -1 on
+    the other. All-fail and all-pass groups get 0. In sbar_i we count the influence of i on itself;
+    the paper's text names only the other correct responses. In the paper NTHR reduces the
+    displacement and gains 0.8 to 2.4 points on models of 0.5B to 3B parameters.
     """
     s = nthr_scores(rollout)  # (P, G, T)
     correct = rollout.rewards == 1  # (P, G)
@@ -370,13 +398,13 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
     return on_tokens(rollout, torch.where(selected, eta * A, A))
 
 
-# ---- What some variants read besides the rollout: forward passes
+# ---- Forward passes that only some variants need
 def written(rollout: Rollout, texts: list[str], temperature: float) -> Rollout:
-    """The rollout with other responses: P*G texts, one group after the other.
+    """The rollout with other responses, given as P*G texts, one group after the other.
 
-    tokens, mask and logprobs (P, G, T') are those of the texts. The model that sampled the rollout
-    reads them once for logprobs, at this temperature and without gradient. probs and hidden are
-    None, because nothing was sampled.
+    tokens, mask and logprobs (P, G, T') become those of the texts. For logprobs, the model that
+    sampled the rollout reads the texts once, at this temperature and without gradient. probs and
+    hidden become None, because nothing was sampled.
     """
     G = rollout.mask.size(1)
     tokens, mask = (x.unflatten(0, (-1, G)) for x in encode(texts, rollout.mask.device))
@@ -387,17 +415,17 @@ def written(rollout: Rollout, texts: list[str], temperature: float) -> Rollout:
 
 
 def as_sampled(rollout: Rollout) -> list[str]:
-    """The P*G responses as the mask has them: with EOS, unless they were cut off before it."""
+    """The P*G responses as texts. Each ends with EOS, unless it was cut off before."""
     rows = zip(rollout.tokens.flatten(0, 1), rollout.mask.flatten(0, 1))
     return [TOKENIZER.decode(y[sampled].tolist()) for y, sampled in rows]
 
 
 def answer_likelihood(rollout: Rollout) -> Tensor:
-    """L_i = pi(true answer | prompt, the response's own reasoning), (P, G), at temperature 1.
+    """L_i = pi(#, true answer, end | x, reasoning of response i), (P, G), at temperature 1.
 
-    The product of the probabilities of the marker, the true answer's tokens and end-of-sequence,
-    after prompt and reasoning. Reasoning is what stands before the first marker, the whole response
-    if there is none. A row and which of its tokens count, _ being padding:
+    This is a product of one probability for each of these tokens. The reasoning is what stands
+    before the first marker #, or the whole response if it has no marker. In the example $ is the
+    end, _ is padding, and `counted` is 1 where a token counts:
 
         tokens    1 2 , 1 3 , 0 6 #   6 3 2 $ _ _
         counted   0 0 0 0 0 0 0 0 1 1 1 1 1 1 0 0
@@ -410,11 +438,11 @@ def answer_likelihood(rollout: Rollout) -> Tensor:
 
 
 def answered(rollout: Rollout) -> Rollout:
-    """What `verifree` trains: each response up to its first marker, the true answer and EOS behind.
+    """What `verifree` trains: each response up to its first marker, then the true answer and EOS.
 
-    These tokens, their mask, their log-probabilities under the model that sampled (at the sampling
-    temperature), and `given`, True on the true answer and its end. A response without a marker
-    stays as it was sampled, cut off or not. Rewards and texts stay those of what was sampled.
+    A response without a marker stays as it was sampled, even if it was cut off. The result has the
+    new tokens, their mask, their log-probabilities at the sampling temperature, and `given`, which
+    is True on the true answer and its end. Rewards and texts stay those of the sampled responses.
 
         sampled   1 2 , 1 3 , 0 6 #   6 4 2 $        1 2 , 1 3 $
         tokens    1 2 , 1 3 , 0 6 #   6 3 2 $        1 2 , 1 3 $ _ _ _ _ _ _ _
@@ -428,23 +456,24 @@ def answered(rollout: Rollout) -> Rollout:
         texts.append(reasoning + marker + answer if marker else text)
     trained = written(rollout, texts, rollout.temperature)
     markers = trained.tokens == MARKER_ID
-    behind = markers.cumsum(-1) > markers.int()  # a marker stands before the token
+    behind = markers.cumsum(-1) > markers.int()  # a marker comes before the token
     return replace(trained, given=trained.mask & behind)
 
 
 def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
-    """b_phi(y_{i,t}), (P, G, T), with gradient: the critic's output when it has read the token."""
+    """The critic's scores b_phi(y_{i,t}), (P, G, T), with gradient. It has read y_{i,t}."""
     h = read_responses(critic, rollout.prompts, rollout.tokens)[:, :, 1:]  # (P, G, T, D)
     return critic.unembed(h)[..., 0].masked_fill(~rollout.mask, 0.0)
 
 
 # ---- The tables
-# name -> function, Rollout -> Rollout with A; or a class, made once a run, whose instance is one
+# name -> a function from Rollout to Rollout with A, or a class whose instance is called as one. A
+# run makes one instance.
 ALL = [grpo, dr_grpo, rloo, maxrl, pos_only, reinforce, half, Critic, compensation]
 ALL += [culling, negative, ngrpo, likelihood, verifree, forking, nthr]
 VARIANTS = {variant.__name__.lower(): variant for variant in ALL}
 
-# What a variant changes about the loss, if the command line does not: settings of grpo.update.
-# ngrpo: section 4.2 of its paper. Pushing down stops earlier than pushing up.
+# Settings of grpo.update that belong to a variant, unless the command line gives others. With those
+# of ngrpo (section 4.2 of its paper) a push down ends earlier than a push up.
 LOSS = {"ngrpo": {"clip_low": 0.16, "clip_high": 0.24}}
 LOSS |= {name: {"aggregate": "constant"} for name in ("dr_grpo", "reinforce")}
