@@ -19,7 +19,7 @@ from argparse import ArgumentTypeError, Namespace
 from contextlib import suppress
 from copy import deepcopy
 from io import BytesIO, StringIO
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -90,12 +90,13 @@ def new_model(args: Namespace, outputs: int | None = None) -> GPT:
 
 def base_model(args: Namespace, say=lambda line: None) -> GPT:
     """The base model of these settings. Made on one thread: rounding depends on their number."""
-    say(f"Supervised warm-up until {WARM_UP[args.task][0]:.0%} of sampled answers are correct ...")
+    share = WARM_UP[args.task][0]
+    say(f"The supervised warm-up ends when {share:.0%} of sampled answers are correct.")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model = new_model(args)
     steps = warm_up(model, TASKS[args.task], args.base_seed, *WARM_UP[args.task])
-    say(f"... which took {steps} optimiser steps. This is the base model.")
+    say(f"It ended after {steps} optimiser steps. Its result is the base model.")
     torch.set_num_threads(threads)
     return model.to(args.device)
 
@@ -185,6 +186,7 @@ def write_whole(path: Path, content: bytes) -> None:
 def append_row(file, row: dict) -> None:
     """Appends a row to metrics.csv, an open file without a buffer: the whole row, or nothing."""
     line = StringIO()
+    row = {k: " ".join(map(str, x.values())) if isinstance(x, dict) else x for k, x in row.items()}
     csv.DictWriter(line, COLUMNS.split(), extrasaction="ignore").writerow(row)
     whole = file.tell()
     content = line.getvalue().encode()
@@ -205,18 +207,18 @@ def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) ->
         append_row(file, dict(zip(COLUMNS.split(), COLUMNS.split())))  # the header
         model = model or base_model(args, say)
         base = accuracy(model, task, samples=4)
+        append_row(file, {"step": 0} | base)
         example = make_problems(task, held=True)[-1]
         show_start(args, example)
-        bar = progress(train(args, model, variants), f"{args.variant} {BAR}", args.steps)
+        show_row({"step": 0} | base, task, example)
         seconds = []
-        for _, trained, row in chain([(None, None, {"step": 0} | base)], bar):
+        bar = progress(train(args, model, variants), f"{args.variant} {BAR}", args.steps)
+        for _, trained, row in bar:
+            append_row(file, row)
+            seconds.append(row["seconds"])
+            bar.set_postfix_str(f"reward {row['reward']:.2f}", refresh=False)
             if "greedy" in row:
                 show_row(row, task, example)
-            if trained:
-                bar.set_postfix_str(f"reward {row['reward']:.2f}", refresh=False)
-                seconds.append(row["seconds"])
-            by_level = row.get("sampled_by_level", {}).values()
-            append_row(file, row | {"sampled_by_level": " ".join(map(str, by_level))})
     weights = BytesIO()
     torch.save(model.state_dict(), weights)
     write_whole(folder / "model.pt", weights.getvalue())
@@ -228,12 +230,13 @@ def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) ->
     summary["seconds_per_step"] = float(np.median(seconds or [0]))
     write_whole(folder / "summary.json", json.dumps(summary, indent=2).encode())
     show_end(base, final)
-    if trained:
+    if seconds:
         show_group(trained, args.variant)
         show_mistakes(trained)
-    say(f"\nThe files are in {folder}. Two commands to go on with:")
-    for more in (["ask", str(folder), example.prompt.replace(" ", "")], ["curves", str(folder)]):
-        say("  python -m tools." + shlex.join(more))
+    question = example.prompt.replace(" ", "")
+    say(f"\nThe files are in {folder}; tools/README.md explains them.")
+    say("Ask the model:    python -m tools." + shlex.join(["ask", str(folder), question]))
+    say("Draw its curves:  python -m tools." + shlex.join(["curves", str(folder)]))
 
 
 # ---- What a run shows on standard output. The bar is on standard error.
@@ -244,7 +247,7 @@ SHOWN["entropy"] = ".2f"
 
 def progress(steps, layout: str, total: int | None = None) -> tqdm:
     """A bar, which goes when it ends; none where no terminal is or TQDM_DISABLE is set."""
-    off = os.environ.get("TQDM_DISABLE", "0") != "0" or None
+    off = bool(os.environ.get("TQDM_DISABLE")) or None
     return tqdm(steps, None, total, leave=False, ascii=" #", bar_format=layout, disable=off)
 
 
@@ -274,10 +277,12 @@ def marked(problem: Problem, text: str, reward: float) -> tuple[str, str]:
 def show_start(args: Namespace, example: Problem) -> None:
     """What the lines of show_row are."""
     head = " ".join(SHOWN).replace("_", "-")
-    say(f"\nNow {args.steps} training steps. Accuracy is measured on problems never trained on.")
-    say("To the right is the greedy response to one of them, [ ] around its first mistake.")
+    say(
+        f"\n{args.steps} training steps of {args.variant} follow. Accuracy is on held-out problems."
+    )
+    say("On the right is the greedy response to one, with [ ] around its first mistake.")
     say(f"\n{head}  response to {example.prompt}")
-    say(f"{'':{len(head)}}  {example.solution} is the solution")
+    say(f"{'':{len(head)}}  {example.solution} solution")
 
 
 def show_row(row: dict, task: Task, example: Problem) -> None:
@@ -293,11 +298,14 @@ def show_end(base: dict, final: dict) -> None:
     say("\nCorrect responses to held-out problems, in %: all, and by number of digits or terms.")
     say("Last column: of the correct responses, the share whose steps are all correct.")
     say(f"\n{'all':>21}{''.join(f'{n:7}' for n in base['greedy_by_level'])}  steps")
-    for kind in ("sampled", "greedy"):
-        for when, found in (("before", base), ("after", final)):
-            shares = [found[kind], *found[f"{kind}_by_level"].values()]
-            shares.append(found[f"{kind}_reasoning_correct"])
-            say(f"{kind:8}{when:6}" + "".join(f"{100 * share:7.1f}" for share in shares))
+    for name in ("sampled", "greedy"):
+        for when, row in (("before", base), ("after", final)):
+            shares = [
+                row[name],
+                *row[f"{name}_by_level"].values(),
+                row[f"{name}_reasoning_correct"],
+            ]
+            say(f"{name:8}{when:6}" + "".join(f"{100 * share:7.1f}" for share in shares))
 
 
 def show_group(trained: Rollout, variant: str) -> None:
@@ -307,7 +315,8 @@ def show_group(trained: Rollout, variant: str) -> None:
     mixed = (trained.rewards.mean(1) - 0.5).abs()
     *_, p = min(zip(mixed.tolist(), (-differ).tolist(), range(len(mixed))))
     problem = trained.problems[p]
-    say(f"\nWhat {variant} did with a group, responses to {problem.prompt} ({EOS} is the end).")
+    prompt = problem.prompt.strip()
+    say(f"\nWhat {variant} did with the responses to {prompt} ({EOS} is their end).")
     say("Below each token: + up, - down, ' and . half as hard or less, blank not at all.")
     group = (trained.texts[p], trained.tokens[p], trained.mask[p], trained.A[p], trained.rewards[p])
     for text, tokens, mask, A, reward in [*zip(*group)][:8]:
@@ -349,10 +358,9 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
     variants and losses: the tables of advantages.py, or larger ones.
     """
     devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
-    about = "Trains a small GPT on arithmetic by GRPO, for example: python train.py --variant nthr"
-    form = ArgumentDefaultsHelpFormatter
     # Without the usage an error is one line.
-    cli = ArgumentParser("train.py", SUPPRESS, about, formatter_class=form, add_help=False)
+    cli = ArgumentParser("train.py", SUPPRESS, __doc__.splitlines()[0], add_help=False)
+    cli.formatter_class = ArgumentDefaultsHelpFormatter
     add = cli.add_argument_group("what to train").add_argument
     add("--variant", choices=variants, default="grpo", help="how advantages are computed")
     add("--task", choices=TASKS, default="add", help="the arithmetic to learn")
@@ -362,13 +370,9 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
     add("--prompts", type=number(int, 1), default=64, help="prompts in a rollout")
     add("--group-size", type=number(int, 2), default=8, help="responses to each prompt")
     add("--temperature", type=number(float, 1e-3), default=1.0, help="temperature of sampling")
-    rate = (
-        "learning rate: it rises to this over ten steps and falls to 0 over the run, so that a run"
-    )
-    rate += " of a few steps never reaches it"
+    rate = "learning rate: rises for ten steps, then falls to 0, so a short run never reaches it"
     add("--lr", type=number(float, 1e-12), default=3e-4, help=rate)
-    norm = "a gradient with a larger norm is scaled down to this norm"
-    add("--max-grad-norm", type=number(float, 1e-12), default=0.01, help=norm)
+    add("--max-grad-norm", type=number(float, 1e-12), default=0.01, help="limit of gradient norms")
     add("--minibatches", type=number(int, 1), default=4, help="optimiser steps on a rollout")
     add(
         "--clip-low",
@@ -393,11 +397,15 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
     cli.set_defaults(**losses.get(cli.parse_known_args(argv)[0].variant, {}))
     add("--help", "-h", action="help", help="show this, with the defaults of --variant")
     args = cli.parse_args(argv)
-    # The name of the run's folder has all that differs from its default: no run replaces another.
-    names = sorted(vars(args).keys() - {"task", "variant", "seed", "threads", "device", "out"})
-    changed = [f"{k}{vars(args)[k]}" for k in names if vars(args)[k] != cli.get_default(k)]
-    args.name = "-".join([args.task, args.variant, f"seed{args.seed}", *changed])
+    args.name = folder_name(args, cli.get_default)
     return args
+
+
+def folder_name(args: Namespace, default) -> str:
+    """It has all that differs from its default, so that no run replaces another."""
+    names = sorted(vars(args).keys() - {"task", "variant", "seed", "threads", "device", "out"})
+    changed = [f"{k}{vars(args)[k]}" for k in names if vars(args)[k] != default(k)]
+    return "-".join([args.task, args.variant, f"seed{args.seed}", *changed])
 
 
 def main(argv: list[str]) -> None:
@@ -410,7 +418,9 @@ def main(argv: list[str]) -> None:
     except (OSError, FloatingPointError) as error:
         sys.exit(f"train.py: error: {error}")
     except KeyboardInterrupt:
-        print("train.py: stopped by Ctrl-C", file=sys.stderr)
+        print(
+            "train.py: stopped by Ctrl-C; metrics.csv keeps the steps until here", file=sys.stderr
+        )
         sys.exit(130)
 
 

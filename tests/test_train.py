@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import sys
 import time
 from contextlib import redirect_stderr
 from copy import deepcopy
@@ -20,8 +21,8 @@ import torch
 
 import train
 from advantages import VARIANTS
-from grpo import sample_rollout
-from tasks import ADD, PAD_ID, TASKS, TOKENIZER, held_out
+from grpo import Rollout, encode, sample_rollout
+from tasks import ADD, PAD_ID, TASKS, TOKENIZER, held_out, make_problems
 from test_grpo import DEFAULTS, FAIL, MIXED, ONE, PASS, close, fewer_problems, problem
 from test_grpo import random_rollout, tiny_gpt
 
@@ -29,7 +30,7 @@ WARM_UP = dict(train.WARM_UP)
 SMALL = "--layers 1 --width 16 --steps 2 --prompts 8 --group-size 4 --out out".split()
 
 
-CTRL_C = (130, ["train.py: stopped by Ctrl-C"])
+CTRL_C = (130, ["train.py: stopped by Ctrl-C; metrics.csv keeps the steps until here"])
 
 
 @pytest.fixture(autouse=True)
@@ -510,6 +511,195 @@ def test_a_full_disk_leaves_whole_files_and_one_line(room, left, monkeypatch):
     header, *rows = (folder / "metrics.csv").read_text().splitlines(keepends=True)
     assert all(row.count(",") == header.count(",") and row.endswith("\n") for row in rows)
     assert not [*Path().glob("summary.json*")]
+
+
+# ---- What a run shows
+def test_what_a_run_shows(capsys):
+    """A number of another column or step, a row that is left out, a response of other weights.
+
+    An end that scrolls away, a line that wraps, colours on a pipe.
+    """
+    assert run("--variant nthr --steps 27 --group-size 8") == (0, [])
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert text.isascii() and "\033" not in text and "\r" not in text
+    assert max(len(line) for line in lines if "out/" not in line) <= 100
+    assert "0%" in lines[0] and "20 optimiser steps" in lines[1]  # of the warm-up
+    [left] = Path("out").iterdir()
+    rows = [*csv.DictReader((left / "metrics.csv").read_text().splitlines())]
+    rows = [row for row in rows if row["greedy"]]
+    assert [row["step"] for row in rows] == ["0", "25", "27"]
+    first = next(n for n, line in enumerate(lines) if line.startswith("step"))
+    for row, line in zip(rows, lines[first + 2 :], strict=False):
+        begin = 0
+        for name in "step reward all-fail sampled greedy entropy".split():
+            end = lines[first].index(name) + len(name)
+            cell, value = line[begin:end].strip(), row[name.replace("-", "_")]
+            if value == "":
+                assert cell == ""
+            elif cell.endswith("%"):
+                assert float(cell[:-1]) == pytest.approx(100 * float(value), abs=0.51)
+            else:
+                assert float(cell) == pytest.approx(float(value), abs=0.0051)
+            begin = end
+    model = train.new_model(parsed("--variant nthr"))
+    model.load_state_dict(torch.load(left / "model.pt", weights_only=True))
+    example = make_problems(ADD, held=True)[-1]
+    greedy = sample_rollout(model, ADD, [example], 1, temperature=0).texts[0][0]
+    assert held_out(example.prompt) and example.prompt in lines[first]
+    assert example.solution in lines[first + 1]
+    assert lines[first + 4][45:].startswith(train.marked(example, greedy, 0)[0])
+    end = lines[first + 5 :]
+    assert len(end) <= 40
+    summary = json.loads((left / "summary.json").read_text())
+    for kind in ("sampled", "greedy"):
+        for when, word in (("base", "before"), ("final", "after")):
+            [line] = [line for line in end if line.startswith(f"{kind:8}{word}")]
+            assert [float(x) for x in line.split()[2:]] == pytest.approx(
+                [100 * x for x in written(summary, f"{when}_{kind}")], abs=0.051
+            )
+    assert f"python -m tools.ask {left} {example.prompt}" in end[-2]
+    assert f"python -m tools.curves {left}" in end[-1]
+
+
+def test_a_run_without_steps_shows_its_base_model(capsys):
+    """A traceback, or a group of a step that never was."""
+    assert run("--steps 0") == (0, [])
+    text = capsys.readouterr().out
+    assert "sampled after" in text and "Below each token" not in text
+
+
+MISTAKES = {  # a response to 99+33=, whose solution is 12,13#132: what is marked, and the remark
+    "12,13#132": ("12,13#132", ""),
+    "12,14#132": ("12,[14]#132", "[14] should be [13]"),
+    "12,13#142": ("12,13#[142]", "[142] should be [132]"),
+    "12,13,01#132": ("12,13[,]01#132", "[,] should be [#]"),
+    "12": ("12[]", "[] should be [,]"),
+    "12,13#132#132": ("12,13#132[#]132", "[#] should be []"),
+    "": ("[]", "[] should be [12]"),
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_the_first_mistake_is_marked(text):
+    """Another mistake than the first; a response of another length that passes, or a traceback."""
+    nines = problem(ADD, [99, 33], 2)
+    assert train.marked(nines, text, 0) == MISTAKES[text]
+    if MISTAKES[text][1]:
+        assert train.marked(nines, text, 1)[1] == MISTAKES[text][1] + ", yet rewarded"
+
+
+def groups() -> Rollout:
+    """Three groups of four. Two are half correct; in the last a response's tokens differ."""
+    problems = [problem(ADD, [a, 33], 2) for a in (97, 98, 99)]
+    texts = [[p.solution, "12,14#132", p.solution[:5] + "#1", "#"] for p in problems]
+    rows, mask = encode([text + "$" for group in texts for text in group], "cpu")
+    tokens = rows.view(3, 4, -1)
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
+    A = (2 * rewards - 1)[..., None] * torch.ones(tokens.shape)
+    A[0, 1, 0] = 0.0  # this group is not the most mixed one
+    A[2, 1] = 0.5
+    A[2, 2] = torch.tensor([-1.0, 0.0, -0.0, -0.1, -0.5, -0.6, -1.0, -1.0, -1.0, -1.0])
+    A[2, 3] = 0.0
+    mask = mask.view(3, 4, -1)
+    filled = {"probs": None, "hidden": None, "logprobs": None, "problems": problems}
+    return Rollout(tokens, mask, rewards, A=A * mask, texts=texts, **filled)
+
+
+def test_the_group_that_is_shown(capsys):
+    """A group that hides what the variant did; a mark without size; another response's reward."""
+    train.show_group(groups(), "nthr")
+    text = capsys.readouterr().out
+    assert "99+   33=" in text and "nthr" in text
+    lines = text.splitlines()[3:]
+    responses = [line.split() for line in lines[::2]]
+    assert [line[:3] for line in responses] == [
+        ["reward", "1", "12,13#132$"],
+        ["reward", "1", "12,14#132$"],
+        ["reward", "0", "12,13#1$"],
+        ["reward", "0", "#$"],
+    ]
+    assert [" ".join(line[3:]) for line in responses] == [
+        "",
+        "[14] should be [13], yet rewarded",
+        "[1] should be [132]",
+        "[] should be [12]",
+    ]
+    place = lines[0].index("12,13")  # the marks stand below the tokens
+    marks, sizes = zip(*(line[place:].split("  advantage ") for line in lines[1::2]))
+    assert marks == ("++++++++++", "''''''''''", "-  ..---", "  ")
+    assert sizes == ("+1.00", "+0.50", "-1.00 to +0.00", "+0.00")
+
+
+def test_mistakes_are_of_different_prompts(capsys):
+    """Five mistakes of one prompt; a response without a mistake among them."""
+    x = groups()
+    x.texts[0] = [x.problems[0].solution] * 4
+    train.show_mistakes(x)
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.strip()[:9] for line in lines] == ["98+   33=", "99+   33="]
+    assert all("should be" in line for line in lines)
+
+
+def test_colours_are_for_a_terminal_and_can_be_turned_off(capsys, monkeypatch):
+    """Codes in a file; the colour of up on what is pushed down; a colour at zero."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    train.show_group(groups(), "nthr")
+    text = capsys.readouterr().out
+    up, down, end = "\033[38;5;32m", "\033[38;5;166m", "\033[0m"
+    assert text.count(up) == 20 and text.count(down) == 6
+    assert f"{up}+{end}" in text and f"{up}'{end}" in text and f"{down}-{end}  {down}.{end}" in text
+    monkeypatch.setenv("NO_COLOR", "1")
+    train.show_group(groups(), "nthr")
+    assert "\033" not in capsys.readouterr().out
+
+
+class Terminal(StringIO):
+    def isatty(self):
+        return True
+
+
+def test_the_bar(monkeypatch):
+    """A bar in a file, or where it was turned off; one that hides the reward or stays behind."""
+    for kind, disable, there in (
+        (Terminal, "", True),
+        (StringIO, "", False),
+        (Terminal, "1", False),
+    ):
+        monkeypatch.setattr(sys, "stderr", kind())
+        monkeypatch.setenv("TQDM_DISABLE", disable)
+        bar = train.progress(iter(range(3)), f"nthr {train.BAR}", 3)
+        for _ in bar:
+            bar.set_postfix_str("reward 0.71")
+        text = sys.stderr.getvalue()
+        assert text.isascii() and bool(text) == there
+        if there:
+            assert "nthr   0% |" in text and "] 0.71" not in text and ", reward 0.71]" in text
+            assert text.split("\r")[-1] == "" and not text.split("\r")[-2].strip()  # it goes
+
+
+def test_a_closed_standard_error_stops_no_run(monkeypatch):
+    """2>&- : a run that stops in its first bar, when the files of an earlier run are gone."""
+    monkeypatch.setattr(sys, "stderr", None)
+    train.main(SMALL)
+    assert [*Path("out").glob("*/summary.json")]
+
+
+def test_help_has_groups_and_the_defaults_of_the_variant(capsys):
+    """The clip range of grpo in the help of ngrpo; a flag without a group or a help line."""
+    texts = []
+    for argv in (["--help"], ["--help", "--variant", "ngrpo"]):
+        with pytest.raises(SystemExit) as stop:
+            train.main(argv)
+        assert stop.value.code == 0
+        texts.append(" ".join(capsys.readouterr().out.split()))
+    plain, ngrpo = texts
+    assert plain.count("(default: 0.2)") == 2
+    assert "(default: 0.16)" in ngrpo and "(default: 0.24)" in ngrpo
+    for group in ("what to train:", "GRPO:", "the model:", "this computer:"):
+        assert group in plain
+    assert "options:" not in plain and "never reaches" in plain
 
 
 # ---- Bad input: one line on standard error, and nothing written or changed
