@@ -1,61 +1,83 @@
-"""GRPO by hand: sample a group of responses to each prompt, score them, update the policy.
+"""GRPO by hand: sample responses, reward them, and make the better ones more likely.
 
-    problems -> sample_rollout -> Rollout -> VARIANTS[name] -> Rollout with A -> update -> metrics
+Group relative policy optimization trains a language model, called the policy, on problems whose
+answers a program can check. One training step goes like this:
 
-Shapes: P prompts (a batch is counted in prompts), G responses each (a group), B = P*G rows,
+1. Draw P = 64 prompts.
+2. Sample a group of G = 8 responses to each prompt. All groups together are a rollout.
+3. Give each response a reward: 1 if it is correct, else 0.
+4. Give each response an advantage: its reward minus the mean reward of its group, divided by the
+   group's standard deviation. If one of eight is correct, it gets +2.65, and the others get -0.38.
+5. Read a quarter of the groups again, with the present weights.
+6. Compute a loss that pushes each token in proportion to the advantage of its response. A push up
+   raises the token's log-probability, and a push down lowers it. Once a push has changed a token's
+   probability by 20 %, the clip ends that push.
+7. Make one optimiser step. Then repeat 5 to 7 for the other quarters.
+
+The code repeats these numbers: 1 is in train.py, 2 and 3 are in sample_rollout, 4 is a function of
+advantages.py, and 5 to 7 are in update.
+
+Shapes: P prompts (a batch is counted in prompts), G responses to each (a group), B = P*G rows,
 T response tokens at most, Lp tokens of a prompt, V vocabulary, D width.
 
-Where the loss comes from. The policy pi_theta is the model being trained, theta its weights. pi_old
-is the same model at the moment when it sampled the responses. For a prompt x we want the expected
-reward to grow, which is a sum over all responses y:
+Where the loss comes from. The policy with weights theta writes response y to prompt x with the
+probability pi_theta(y | x). We want the expected reward J to grow. J is a sum over all responses,
+and there are far too many to add them up:
 
     J(theta) = sum_y pi_theta(y | x) r(y)
 
-The gradient of pi is pi times the gradient of ln pi (the log-derivative trick). So
+The gradient of pi is pi times the gradient of ln pi (the log-derivative trick). So grad J is again
+an expectation over responses, and we can estimate it by a mean over samples:
 
     grad J = sum_y pi_theta(y | x) r(y) grad ln pi_theta(y | x) = E[ r(y) grad ln pi_theta(y | x) ]
 
-and a mean over samples y of pi_theta estimates it. A response is written token by token,
-ln pi_theta(y | x) = sum_t ln pi_theta(y_t | x, y_<t), so each of its tokens is pushed by r(y).
+A response is written token by token, so ln pi_theta(y | x) = sum_t ln pi_theta(y_t | x, y_<t). This
+means that the reward r(y) pushes every token of y.
 
-A baseline b may be subtracted from r(y) if it does not depend on y:
+The baseline. We may subtract a number b from r(y) if b does not depend on y, because
 
-    E[ b grad ln pi_theta ] = b grad sum_y pi_theta(y | x) = b grad 1 = 0
+    E[ b grad ln pi_theta ] = b sum_y grad pi_theta(y | x) = b grad 1 = 0
 
-The expected gradient stays; with b near the expected reward its estimates usually scatter less
-(studies/gradients.md). What does depend on y is no baseline: it adds a term of its own to the
-expected gradient, a bias. The mean reward of the other responses of the group is a baseline. GRPO
-takes the mean mu of the whole group: r_i - mu = (G-1)/G (r_i - mean of the others), so only the
-scale changes. Dividing by sigma, the group's standard deviation, changes the objective: prompts
-with a small sigma count more. The result is the advantage A.
+The expected gradient stays the same. If b is near the expected reward, single estimates usually
+scatter less around it (studies/gradients.md). We then call b a baseline. A number that does depend
+on y can change the expected gradient, and we call that change a bias.
 
-After the first optimiser step the samples are still those of pi_old, but the policy has moved.
-Importance sampling corrects an expectation over samples of another distribution:
+The group. The mean reward of the other responses to the prompt is a baseline. GRPO subtracts the
+mean mu of the whole group, which contains r_i. This only changes the scale, because r_i - mu is
+(G-1)/G (r_i - mean of the others). GRPO also divides by sigma, the standard deviation of the group.
+This changes the objective: prompts with a small sigma count more. The result is the advantage A.
+
+The ratio. After the first optimiser step the policy has moved, but the responses are still samples
+of pi_old, the policy that wrote them. Importance sampling turns an expectation over samples of
+pi_theta into one over samples of pi_old:
 
     E_theta[ A ] = sum_y pi_theta(y) A = sum_y pi_old(y) (pi_theta(y) / pi_old(y)) A
                  = E_old[ ratio A ],   ratio = pi_theta / pi_old
     grad ( ratio A ) = ratio A grad ln pi_theta
 
-Where the ratio is 1, that is the estimate above. One ratio for each token, not one for the whole
-response, is an approximation; it holds while pi_theta is close to pi_old.
+At the first optimiser step the ratio is 1, and this is the gradient from above. GRPO has one ratio
+for each token and not one for the whole response. That is an approximation, which is good while
+pi_theta is close to pi_old.
 
-The clip ends the push on a token whose ratio has left the range in the direction of the push: above
-1 + clip_high where A > 0, below 1 - clip_low where A < 0. Without it nothing stops the push there,
-and the samples of pi_old say less and less about what pi_theta would do. It is one-sided: a token
-with A < 0 whose ratio has grown is pushed down in proportion to the ratio.
+The clip. Nothing in ratio A keeps pi_theta close to pi_old. So the clip ends the push on a token
+whose ratio has left a range in the direction of the push: above 1 + clip_high if A > 0, below
+1 - clip_low if A < 0. A ratio that has left the range on the other side keeps its gradient.
 
-Departures from the original, arXiv 2402.03300, and why:
-- The loss is a mean over all response tokens of a rollout, as in DAPO (arXiv 2503.14476), so tokens
-  of long responses count like others. The original is `aggregate="response"`.
-- No KL term unless `kl` > 0, as in DAPO and Dr. GRPO: the reward is exact, there is no reward model
-  whose errors could be exploited. It is the verifier's 0 or 1, with nothing for the format.
-- The clip range may differ below and above; one variant uses that.
-- A rollout gives four optimiser steps, each on a mini-batch of groups; the original's gives one.
-- Groups without an advantage have no gradient and are not read. If there is no other group, there
-  is no optimiser step, for Adam's momentum would move the weights even then.
-- A gradient longer than `max_grad_norm`, 0.01, is scaled down to it, and nearly all are longer. So
-  a variant decides the direction of a step, and the learning rate alone its length. A limit of 1
-  cuts the gradients of some variants and not of others, and then the limit is compared.
+We depart from the original, arXiv 2402.03300, in six points:
+- The loss is a mean over all response tokens of a rollout, as in DAPO (arXiv 2503.14476). So tokens
+  of long responses count like all others. The original averages over each response first, and
+  `aggregate="response"` does the same.
+- There is no KL term unless `kl` > 0, as in DAPO and Dr. GRPO. It would keep the policy where a
+  learned reward model can be trusted, but our reward is exact. (Nothing is added for the format.)
+- The clip range may differ below and above, because the variant `ngrpo` needs this.
+- A rollout gives four optimiser steps, each on a mini-batch of groups. The original makes one, but
+  then the ratio is always 1, and the clip never acts.
+- A group whose advantages are all 0 is not read, because it has no gradient. If no other group is
+  left, we make no optimiser step: Adam's momentum would move the weights even then.
+- A gradient longer than `max_grad_norm`, 0.01, is scaled down to it. Nearly all are longer, so all
+  gradients have one length, and variants are compared by their direction. (A limit of 1 would
+  shorten the gradients of some variants and not of others.) Do not copy this into your own
+  training: use `--max-grad-norm 1` there, the usual limit.
 """
 
 from dataclasses import dataclass, field
@@ -69,23 +91,26 @@ from tasks import EOS, EOS_ID, TOKENIZER, Problem
 
 @dataclass
 class Rollout:
-    """P groups of G responses. Positions where mask is False are padding and are ignored."""
+    """What one training step sampled: P groups of G responses, and what sampling computed.
 
-    tokens: Tensor  # (P, G, T) int64, as sampled
-    mask: Tensor  # (P, G, T) bool, True on sampled tokens, the end-of-sequence token included
-    rewards: Tensor  # (P, G)
-    logprobs: Tensor  # (P, G, T), log pi_old of each sampled token, at the sampling temperature
-    probs: Tensor  # (P, G, T, V), pi_old(. | prefix) at each position
-    hidden: Tensor  # (P, G, T, D), the vector that the unembedding multiplied to give probs
+    Positions where mask is False are padding. They are ignored, whatever they hold.
+    """
+
+    tokens: Tensor  # (P, G, T) int64, the sampled tokens
+    mask: Tensor  # (P, G, T) bool, True up to the end-of-sequence token, itself included
+    rewards: Tensor  # (P, G), 1 if the response is correct, else 0
+    logprobs: Tensor  # (P, G, T), ln pi_old of each sampled token, at the sampling temperature
+    probs: Tensor  # (P, G, T, V), pi_old(. | prefix), the distribution it was drawn from
+    hidden: Tensor  # (P, G, T, D), the vector from which the unembedding made probs
     temperature: float = 1.0
     max_length: int | None = None  # the most tokens that a response could have
     prompts: Tensor | None = None  # (P, Lp) int64
     problems: list[Problem] = field(default_factory=list)  # P of them
-    texts: list[list[str]] = field(default_factory=list)  # P x G responses, without EOS
-    model: GPT | None = None  # that sampled the responses
-    A: Tensor | None = None  # (P, G, T), the advantages, which a variant fills in
+    texts: list[list[str]] = field(default_factory=list)  # P lists of G responses, without EOS
+    model: GPT | None = None  # the one that sampled the responses
+    A: Tensor | None = None  # (P, G, T), advantages, which a variant fills in
     given: Tensor | None = None  # (P, G, T) bool, True on tokens that were not sampled (verifree)
-    solved: set[Problem] = field(default_factory=set)  # not to be drawn again (culling)
+    solved: set[Problem] = field(default_factory=set)  # problems that are not drawn again (culling)
     reference_logprobs: Tensor | None = None  # (P, G, T), of the base model, for the KL term
 
 
@@ -97,20 +122,20 @@ def encode(texts: list[str], device) -> tuple[Tensor, Tensor]:
 
 
 def judge(check, problems: list[Problem], texts: list[list[str]]) -> Tensor:
-    """check(problem, text) of each response, for example Task.reward, as numbers (P, G)."""
+    """check(problem, text) of every response, as numbers (P, G). One such check is Task.reward."""
     return torch.tensor([[float(check(p, y)) for y in group] for p, group in zip(problems, texts)])
 
 
 def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=None, generator=None):
-    """Samples G responses to each of P >= 1 problems and scores them. Returns a Rollout.
+    """Samples G responses to each of P >= 1 problems and rewards them. Returns a Rollout.
 
-    ValueError if the prompts differ in length: a response begins in the same column in every row.
+    model: GPT; task: Task; problems: list[Problem]; generator: torch.Generator or None.
+    temperature 0 is greedy decoding, with logprobs and probs of temperature 1. max_new_tokens is by
+    default the length of the longest solution and one more for EOS. A response that is cut off
+    there has no EOS and gets reward 0. Prompts of different lengths raise ValueError, because all
+    responses of a batch begin at the same position.
 
-    model: GPT; task: Task; problems: list[Problem]; generator: torch.Generator or None. Temperature
-    0 is greedy; its logprobs and probs are of temperature 1. max_new_tokens: by default the length
-    of the longest solution, and one for EOS; what is cut off there, before its end, gets reward 0.
-
-    The mask is found from the ends: the number of ends before a token is 0 up to the first end.
+    The mask comes from the ends: a token is sampled if no end comes before it.
         tokens 5 # 5 $ 7 $    ends 0 0 0 1 0 1    ends before 0 0 0 0 1 1    mask 1 1 1 1 0 0
     """
     if len({len(p.prompt) for p in problems}) > 1:
@@ -128,9 +153,10 @@ def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=Non
 
 
 def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:
-    """log pi_theta of each response token at the sampling temperature (P, G, T), with gradient.
+    """ln pi_theta of each response token at the sampling temperature, (P, G, T), with gradient.
 
-    Teacher-forced: the logits at t - 1 score token t. 0 outside the mask. `groups`: some of the P.
+    The model reads the given responses (teacher forcing), and its logits at token t - 1 score token
+    t. The result is 0 outside the mask. groups: which of the P groups to read.
     """
     tokens = rollout.tokens[groups]
     h = read_responses(model, rollout.prompts[groups], tokens[..., :-1])  # the last scores nothing
@@ -139,11 +165,12 @@ def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tenso
 
 
 def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None = None) -> Tensor:
-    """What each token counts in the loss: 1 / (B length), (P, G, T); 0 outside the mask.
+    """How much each token counts in the loss: 1 / (B length), (P, G, T); 0 outside the mask.
 
-    B responses; length is the mean of their lengths ("token": all tokens of the rollout count
-    alike, as in DAPO), that of the token's response ("response": all responses count alike, as in
-    the original), or max_length ("constant", as in Dr. GRPO, arXiv 2503.20783).
+    B is the number of responses, and `aggregate` chooses the length to divide by:
+        "token"     their mean length, as in DAPO: all tokens of the rollout count alike
+        "response"  the length of the response, as in the original: all responses count alike
+        "constant"  max_length, as in Dr. GRPO (arXiv 2503.20783)
     """
     lengths = mask.sum(-1, keepdim=True).clamp(min=1)  # |y_i|, (P, G, 1)
     length = {"token": lengths.float().mean(), "response": lengths, "constant": max_length}
@@ -151,7 +178,7 @@ def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None
 
 
 def ratios(logprobs, old_logprobs, clip_low=0.2, clip_high=0.2) -> tuple[Tensor, Tensor]:
-    """ratio_{i,t} and clipped_{i,t} of policy_loss, (P, G, T). ln ratio is within -20 and 20."""
+    """ratio_{i,t} and clipped_{i,t} of policy_loss, (P, G, T). ln ratio is limited to -20 .. 20."""
     ratio = (logprobs - old_logprobs).clamp(-20, 20).exp()
     return ratio, ratio.clamp(1 - clip_low, 1 + clip_high)
 
@@ -159,17 +186,18 @@ def ratios(logprobs, old_logprobs, clip_low=0.2, clip_high=0.2) -> tuple[Tensor,
 def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2) -> Tensor:
     """The clipped loss, a scalar; all inputs (P, G, T). arXiv 2402.03300, Eq. 3; 2505.18830, Eq. 1.
 
-        ratio_{i,t}   = exp(log pi_theta(y_{i,t}) - log pi_old(y_{i,t}))      one per token
-        clipped_{i,t} = ratio_{i,t}, but within 1 - clip_low and 1 + clip_high
+        ratio_{i,t}   = exp(ln pi_theta(y_{i,t}) - ln pi_old(y_{i,t}))        one per token
+        clipped_{i,t} = ratio_{i,t}, but at least 1 - clip_low and at most 1 + clip_high
         loss          = - sum_{i,t} weights_{i,t} min(ratio_{i,t} A_{i,t}, clipped_{i,t} A_{i,t})
 
-    The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
-    1 + clip_high, one with A < 0 down until 1 - clip_low; one that has moved the other way keeps
-    its gradient. weights: those of token_weights; where they are 0, the padding may hold anything.
-    At ratio 1 the gradient is that of the weighted sum of -A log pi_theta. The value means nothing:
-    advantages that sum to 0 make it about 0 (course/questions.md).
+    The min makes the clip one-sided, as in PPO. A token with A > 0 is pushed up until its ratio is
+    1 + clip_high. A token with A < 0 is pushed down until its ratio is 1 - clip_low. If a ratio has
+    left the range on the other side, the token keeps its gradient. weights: those of token_weights.
+    Where they are 0, the other inputs may hold anything, NaN included. At ratio 1 the gradient is
+    that of the weighted sum of -A ln pi_theta. The value of the loss means nothing: it is about 0
+    if the advantages sum to 0 (course/questions.md).
     """
-    # Before the exponential: masked after it, a NaN of the padding would still be in the gradient.
+    # We mask before the exponential. After it, a NaN of the padding would reach the gradient.
     padding = weights == 0
     logprobs = logprobs.masked_fill(padding, 0.0)
     old_logprobs = old_logprobs.masked_fill(padding, 0.0)
@@ -179,18 +207,18 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2)
 
 
 def k3(d: Tensor) -> Tensor:
-    """exp(d) - d - 1, d = log q - log p: estimates KL(p || q) from samples of p; never below 0.
+    """exp(d) - d - 1, where d = ln q - ln p: estimates KL(p || q) from samples of p.
 
-    John Schulman, "Approximating KL divergence", 2020. Kept finite as the ratio is. Its mean value
-    over samples of p is KL(p || q), but its mean gradient with respect to p is that of the other
-    divergence, KL(q || p); `update` says more.
+    It is never negative (John Schulman, "Approximating KL divergence", 2020). d is limited to
+    -20 .. 20. Over samples of p, the mean value of k3 is KL(p || q), but its mean gradient with
+    respect to p is that of the other divergence, KL(q || p). `update` shows this.
     """
     d = d.clamp(-20, 20)
     return d.expm1() - d
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.0) -> Tensor:
-    """One optimiser step; scales a gradient down to max_norm if it is longer; returns its norm."""
+    """One optimiser step. Scales a longer gradient down to max_norm. Returns the norm before that."""
     optimizer.zero_grad()
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_norm)
@@ -201,33 +229,37 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.
 def update(
     model, optimizer, rollout, minibatches=4, aggregate="token", kl=0, max_grad_norm=0.01, **clip
 ) -> dict[str, float]:
-    """One pass over the rollout, an optimiser step for each mini-batch, which is whole groups.
+    """One pass over the rollout, with one optimiser step for each mini-batch of whole groups.
 
-    rollout: what a variant returned, so with A; prompts, tokens, mask, logprobs and A are read.
-    minibatches: their number, or fewer if fewer groups are read. clip: clip_low and clip_high, as
-    of policy_loss. A token counts by the whole rollout, so at fixed weights the losses of the mini-
-    batches add up to the rollout's. kl > 0 adds kl * k3, with the same weights, on sampled tokens
-    only (arXiv 2402.03300, Eq. 3 and 4). The mean value of k3 is KL(pi_theta || pi_reference). But
-    given the prefix, and while pi_theta is pi_old, its mean gradient is that of the other one:
+    rollout is what a variant returned, with A. Only groups that have a gradient are read. They are
+    cut in order into `minibatches` parts, or into fewer if there are fewer groups. clip: clip_low
+    and clip_high of policy_loss. The weight of a token is decided over the whole rollout, so the
+    losses of the mini-batches, at fixed weights of the model, add up to that of the rollout.
+
+    kl > 0 adds kl * k3 on sampled tokens, with the same token weights (arXiv 2402.03300, Eq. 3 and
+    4). Then all groups are read. The mean value of k3 is KL(pi_theta || pi_reference). But given
+    the prefix, and while pi_theta is pi_old, its mean gradient is that of the other divergence:
 
         E[ grad k3 ] = E[ (1 - pi_reference / pi_theta) grad ln pi_theta ]
                      = - E_reference[ grad ln pi_theta ] = grad KL(pi_reference || pi_theta)
 
-    The original does the same; arXiv 2510.01555 and 2512.21852 criticise it. Both divergences pull
-    towards the reference.
+    Both divergences pull the policy towards the reference. The original has this gradient as well;
+    arXiv 2510.01555 and 2512.21852 criticise it.
 
-    Returns numbers that were measured before each optimiser step, 0 if there was none:
+    Returns numbers that were measured before each optimiser step. They are 0 if there was none.
         loss           with the KL term, summed over the mini-batches
         clip_fraction  the share of tokens whose gradient the clip stopped
-        approx_kl      KL(pi_old || pi_theta) by k3, mean over tokens
-        grad_norm      before it is scaled down, mean over optimiser steps
-    Shares and means are over the sampled tokens that were read, each weighted as in the loss.
+        approx_kl      KL(pi_old || pi_theta) by k3, the mean over tokens
+        grad_norm      before it is scaled down, the mean over optimiser steps
+    The share and the mean over tokens weight each token as the loss does. Like the KL term, they
+    leave out tokens that were not sampled (rollout.given). Their weights, over all groups that were
+    read, are divided by their sum.
     """
     A = rollout.A
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)
-    # A true answer that `verifree` put there is no sample of pi_old, so it says nothing of a KL.
+    # The true answers of `verifree` are no samples, so the divergences leave them out.
     sampled = weights if rollout.given is None else weights.masked_fill(rollout.given, 0.0)
-    # Only groups that have a gradient are read. With the KL term every group has one.
+    # We read only groups that have a gradient. With the KL term every group has one.
     groups = ((A != 0).any(2).any(1) | (kl > 0)).nonzero()[:, 0]
     parts = [part for part in groups.tensor_split(minibatches) if len(part)]
     sums = torch.zeros(4, device=A.device)
@@ -241,7 +273,7 @@ def update(
         grad_norm = descend(optimizer, loss, max_grad_norm)  # 7 step
         w = sampled[part] / sampled[groups].sum()
         ratio, clipped = ratios(logprobs, old, **clip)
-        stopped = clipped * A[part] < ratio * A[part]  # the min is constant there: no gradient
+        stopped = clipped * A[part] < ratio * A[part]  # the min is constant: no gradient
         clip_fraction = (w * stopped).sum()
         approx_kl = (w * k3(logprobs - old)).sum()
         sums += torch.stack([loss, clip_fraction, approx_kl, grad_norm / len(parts)]).detach()
