@@ -218,7 +218,7 @@ def k3(d: Tensor) -> Tensor:
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.0) -> Tensor:
-    """One optimiser step. Scales a longer gradient down to max_norm. Returns the norm before that."""
+    """One optimiser step. Scales a longer gradient down to max_norm, and returns the old norm."""
     optimizer.zero_grad()
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_norm)
