@@ -319,8 +319,8 @@ def test_keyboard(browser, pages):
     assert len(texts(browser, "#group tbody tr")) == 7
     element(browser, "#a-tokens [tabindex='0']").send_keys(Keys.ARROW_RIGHT)
     browser.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
-    assert browser.switch_to.active_element.get_dom_attribute("data-token") == "3.2"
-    assert "Token 2 of response 3" in element(browser, "#chosen").text
+    assert browser.switch_to.active_element.get_dom_attribute("data-token") == "3.6"
+    assert "Token 6 of response 3" in element(browser, "#chosen").text
 
 
 def test_the_address_keeps_the_state(browser, pages):
