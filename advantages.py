@@ -282,8 +282,8 @@ def verifree(rollout: Rollout) -> Rollout:
     """The true answer is trained in place of a sampled one. After arXiv 2505.21493 (VeriFree).
 
     Let z be the reasoning, # the marker and a the true answer. The reward is 1 if and only if a
-    follows z#. So the policy itself can compute the expected reward after z#, which we call L(z).
-    A sampled answer would only add noise:
+    follows z#. So the policy itself can compute the expected reward after z#, which we call L(z). A
+    sampled answer would only add noise:
 
         L(z) = pi(a, end | x, z#),    J = E_z[ L(z) ]
         grad J = E_z[ L(z) grad ln pi(z#) + L(z) grad ln pi(a, end | x, z#) ]

@@ -129,11 +129,11 @@ def judge(check, problems: list[Problem], texts: list[list[str]]) -> Tensor:
 def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=None, generator=None):
     """Samples G responses to each of P >= 1 problems and rewards them. Returns a Rollout.
 
-    model: GPT; task: Task; problems: list[Problem]; generator: torch.Generator or None.
-    temperature 0 is greedy decoding, with logprobs and probs of temperature 1. max_new_tokens is by
-    default the length of the longest solution and one more for EOS. A response that is cut off
-    there has no EOS and gets reward 0. Prompts of different lengths raise ValueError, because all
-    responses of a batch begin at the same position.
+    model: GPT; task: Task; problems: list[Problem]; generator: torch.Generator or None. temperature
+    0 is greedy decoding, with logprobs and probs of temperature 1. max_new_tokens is by default the
+    length of the longest solution and one more for EOS. A response that is cut off there has no EOS
+    and gets reward 0. Prompts of different lengths raise ValueError, because all responses of a
+    batch begin at the same position.
 
     The mask comes from the ends: a token is sampled if no end comes before it.
         tokens 5 # 5 $ 7 $    ends 0 0 0 1 0 1    ends before 0 0 0 0 1 1    mask 1 1 1 1 0 0

@@ -1,13 +1,15 @@
-"""A small GPT, and its two uses: sampling responses to prompts, and reading given ones.
+"""A small GPT and its two uses: it samples responses to prompts, and it reads given responses.
 
-The usual transformer: embeddings, pre-norm blocks of causal attention and an MLP, a final norm, an
-unembedding. A column is a position in a row, and a token's position vector is that of its column.
-Rows are padded on the right and attention is causal, so no token of a response looks at padding.
-All heads share one head of keys and values (multi-query attention, arXiv 1911.02150): sampling is
-bound by memory, so with keys and values for each head it takes 2.1 times as long (measured).
+This is the usual transformer: embeddings, pre-norm blocks of causal attention and an MLP, a final
+norm, and the unembedding. Every position of a row has a vector of its own. Rows are padded on the
+right and attention is causal, so no token of a response looks at padding.
 
-Shapes: P prompts of Lp tokens, G responses each, B = P*G rows, T tokens of a response; L tokens
-that are read at once, C columns that they may look at; D width, d = D / heads, V vocabulary.
+All heads share one head of keys and values (multi-query attention, arXiv 1911.02150). Sampling
+spends its time on reading keys and values from memory: with separate ones for each head it takes
+2.1 times as long (measured).
+
+Shapes: P prompts of Lp tokens, G responses to each, B = P*G rows, T response tokens. One call reads
+L tokens, and they may look at C positions. D width, d = D / heads, V vocabulary.
 """
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)), on x (B, L, D)."""
+    """One block on x (B, L, D): adds attention(norm(x)) to x, and then mlp(norm(x))."""
 
     def __init__(self, D: int, heads: int = 4):
         super().__init__()
@@ -28,16 +30,16 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D))
 
     def forward(self, x: Tensor, past: Tensor, causal: Tensor) -> tuple[Tensor, Tensor]:
-        """x (B, L, D) holds the L newest of C columns.
+        """x (B, L, D) holds the L newest of C positions. Returns the new x and past.
 
-        past (B, C - L, 2d): keys and values of the columns before. causal (L, C): 0 where a token
-        may look, else -inf. Returns the new x, and keys and values of all C columns.
+        past (B, C - L, 2d) holds the keys and the values of the earlier positions, and the returned
+        one (B, C, 2d) those of all positions. causal (L, C) is 0 where a token may look, else -inf.
         """
         B, L, D = x.size()
         q, kv = self.qkv(self.norm1(x)).split([D, 2 * self.d], dim=-1)
         kv = torch.cat([past, kv], dim=1)  # (B, C, 2d)
         k, v = kv.split(self.d, dim=-1)  # (B, C, d) each
-        q = q.reshape(B, L * self.heads, self.d)  # heads are more rows: all share keys and values
+        q = q.reshape(B, L * self.heads, self.d)  # each head is a row: all share k and v
         scores = q @ k.transpose(1, 2) / self.d**0.5  # (B, L * heads, C)
         y = (scores + causal.repeat_interleave(self.heads, 0)).softmax(-1) @ v  # (B, L * heads, d)
         x = x + self.project(y.view(B, L, D))
@@ -47,8 +49,9 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """tokens (B, L) -> hidden vectors (B, L, D) and a cache; unembed(hidden) -> logits (B, L, V).
 
-    columns: their number in the longest row, prompt and response together. The width must be a
-    multiple of the 4 heads. outputs: numbers per position in place of the logits; a critic has 1.
+    columns: how many tokens the longest row has, prompt and response together. width: a multiple of
+    4, the number of heads. outputs: how many numbers `unembed` gives in place of logits; a critic
+    has 1.
     """
 
     def __init__(self, vocabulary: int, columns: int, layers=2, width=64, outputs=None):
@@ -59,20 +62,20 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.unembed = nn.Linear(width, outputs or vocabulary, bias=False)
         for matrix in (weight for weight in self.parameters() if weight.dim() == 2):
-            nn.init.normal_(matrix, std=0.02)  # as in GPT-2, which also scales some of them down
+            nn.init.normal_(matrix, std=0.02)  # GPT-2 also scales some of them down
 
     def forward(self, tokens: Tensor, cache: list[Tensor] | None = None) -> tuple[Tensor, list]:
-        """Reads tokens (B, L), which stand in the columns after those of the cache.
+        """Reads tokens (B, L), which follow the tokens of the cache.
 
-        cache: for each block the keys and values of the columns before, (B, C - L, 2d); None if
-        there are none. Returns the hidden vectors (B, L, D), which the unembedding multiplies, and
-        a cache with the columns of the tokens too, (B, C, 2d) for each block.
+        cache has keys and values of the earlier positions for each block, (B, C - L, 2d), or is
+        None. Returns the hidden vectors (B, L, D), which the unembedding multiplies, and a new
+        cache that has the positions of the tokens as well, (B, C, 2d) for each block.
         """
         B, L = tokens.size()
         cache = list(cache or [self.norm.weight.new_zeros(B, 0, 2 * b.d) for b in self.blocks])
         C = cache[0].size(1) + L
-        # Token l stands in column C - L + l; it looks at that column and those before it. For
-        # L = 2 and C = 4 the rows are 0 0 0 -inf and 0 0 0 0: the diagonal starts at C - L + 1.
+        # Token l has the position C - L + l. It may look at this position and at all before it. If
+        # L = 2 and C = 4, the rows of causal are 0 0 0 -inf and 0 0 0 0.
         causal = torch.full((L, C), -torch.inf, device=tokens.device).triu(C - L + 1)
         x = self.embed_token(tokens) + self.embed_position.weight[C - L : C]
         for i, block in enumerate(self.blocks):
@@ -81,10 +84,10 @@ class GPT(nn.Module):
 
 
 def read_prompts(model: GPT, prompts: Tensor, G: int) -> tuple[Tensor, list]:
-    """Reads each of prompts (P, Lp) but its last token, once for its G responses.
+    """Reads prompts (P, Lp) up to their last token, once for all G responses to each.
 
-    The last token is left for the next read: the hidden vector at it predicts the first token of a
-    response, so every row needs it. Returns the last tokens (B, 1), and the cache for B rows.
+    The last token is left for the next call, because every response needs the hidden vector there:
+    it predicts the first token. Returns the last tokens (B, 1) and the cache for B rows.
     """
     _, cache = model(prompts[:, :-1])
     return prompts[:, -1:].repeat_interleave(G, 0), [kv.repeat_interleave(G, 0) for kv in cache]
@@ -94,13 +97,14 @@ def read_prompts(model: GPT, prompts: Tensor, G: int) -> tuple[Tensor, list]:
 def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature, rng) -> tuple:
     """Samples G responses to each of prompts (P, Lp), until all have ended, at most T tokens.
 
-    Temperature 0 is greedy; rng: torch.Generator or None. Returns tokens (P, G, T), and what
-    sampling computed: probs (P, G, T, V), those that were sampled from (greedy: of temperature 1),
-    and hidden (P, G, T, D). A response that has ended is not
-    read on, but tokens are still drawn for it: what comes after its `eos` is padding.
+    Temperature 0 is greedy decoding. rng: torch.Generator or None. Returns tokens (P, G, T), and
+    for each token probs (P, G, T, V), from which it was drawn, and hidden (P, G, T, D), from which
+    the unembedding made probs. (Greedy decoding returns probs of temperature 1.) The model does not
+    read on in a response that has ended with `eos`, but tokens are still drawn for it. They are
+    padding.
     """
     token, cache = read_prompts(model, prompts, G)
-    going = torch.arange(len(token), device=token.device)  # the rows that have not ended
+    going = torch.arange(len(token), device=token.device)  # rows that have not ended
     h = model.norm.weight.new_zeros(len(token), model.norm.weight.numel())  # (B, D)
     sampled = []
     for _ in range(T):
@@ -119,10 +123,10 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
 
 
 def read_responses(model: GPT, prompts: Tensor, tokens: Tensor) -> Tensor:
-    """Hidden vectors after each prompt and after each token of its G responses, with gradient.
+    """The hidden vectors after each prompt and after each token of its G responses, with gradient.
 
-    prompts (P, Lp), tokens (P, G, T) -> (P, G, 1 + T, D). What generate reads token by token is
-    read in one go here. The plain form, prompt and response in one row, gives the same:
+    prompts (P, Lp), tokens (P, G, T) -> (P, G, 1 + T, D). This reads in one call what generate
+    reads token by token. The plain form, prompt and response in one row, gives the same:
 
         rows = torch.cat([prompts.repeat_interleave(G, 0), tokens.flatten(0, 1)], dim=1)
         hidden = model(rows)[0][:, Lp - 1 :].unflatten(0, (P, G))

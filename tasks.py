@@ -1,24 +1,24 @@
 """Synthetic arithmetic with worked solutions: the problems, the verifier and the tokenizer.
 
-A problem is a prompt, a solution that works in steps towards an answer, and the answer alone. The
-marker "#" stands between the steps and the answer. School addition, "add", goes column by column
-from the right; a step is the sum of two digits and the carry, written with two digits:
+A problem has a prompt, a solution and an answer. The solution is a row of reasoning steps, the
+marker "#" and the answer. The task "add" is school addition, column by column from the right. Each
+column gives one step: the sum of the two digits and the carry, written with two digits.
 
       347+  285=12,13,06# 632    7+5 = 12: write 2, carry 1;  4+8+1 = 13;  3+2+1 = 06
 
-The answer is the last step, followed by the second digits of the others, read from right to left:
-06, then 3, then 2. So the answer can be read off the steps. A response is checked in three ways,
-always as a string, so any text that a model may write can be judged:
+The answer can be read off the steps. It is the last step, and then the second digit of each other
+step, from the last to the first: 06, 3, 2. The reward depends on the answer only. Two other checks
+are only measured. All three accept any text that a model may write:
 
     response           12,13,06# 632  12,13,06# 642  12,14,06# 642  12,14,06# 632
     reward             1              0              0              1   the answer is correct
     reasoning_correct  yes            yes            no             no  the steps are correct
     coherent           yes            no             yes            no  the steps give the answer
 
-Prompts and steps have their columns: numbers are right-aligned in fields of fixed width, all steps
-have two digits, a space stands for an answer's leading zero. So step k stands in the same column in
-every response, and the digits that it needs do too: the model can learn where to look. A space is
-an ordinary token.
+Everything has its place: numbers are right-aligned in fields of fixed width, steps have two digits,
+and a space replaces a leading zero of the answer. So step k begins at the same position in every
+response, and the digits that it needs are at the same positions as well. This lets the model learn
+where to look. A space is an ordinary token.
 """
 
 import zlib
@@ -29,11 +29,11 @@ from typing import Callable, NamedTuple
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-MARKER = "#"  # stands between the steps and the answer
+MARKER = "#"  # between the steps and the answer
 PAD = "_"
-EOS = "$"  # not PAD: a mask that hides padding would also hide the end of a response
+EOS = "$"  # not PAD, because losses ignore padding and train the end
 
-# One character, one token. Other characters raise an exception. A batch is padded on the right.
+# One character is one token. Other characters raise an exception. Padding is on the right.
 CHARACTERS = PAD + EOS + MARKER + "0123456789+*=, "
 TOKENIZER = Tokenizer(models.WordLevel({token: i for i, token in enumerate(CHARACTERS)}))
 TOKENIZER.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
@@ -42,8 +42,8 @@ PAD_ID, EOS_ID, MARKER_ID = map(TOKENIZER.token_to_id, (PAD, EOS, MARKER))
 TOKENIZER.enable_padding(pad_id=PAD_ID, pad_token=PAD)
 
 
-# Each of these three functions makes the problems of one task: it draws the numbers of a problem
-# with draw(low, high), low <= number < high, and returns the prompt and the steps.
+# Each of these three functions makes the problems of one task. It draws the numbers of a problem
+# with draw(low, high), where low <= number < high, and returns the prompt and the steps.
 def add(level: int, draw: Callable) -> tuple[str, list[int]]:
     """School addition of two numbers with `level` digits: 347+285= is worked as 12,13,06."""
     a, b = (draw(10 ** (level - 1), 10**level) for _ in range(2))
@@ -54,52 +54,52 @@ def add(level: int, draw: Callable) -> tuple[str, list[int]]:
 def mul(level: int, draw: Callable) -> tuple[str, list[int]]:
     """School multiplication of `level` digits by one digit: 347*8= is worked as 56,37,27."""
     a = draw(10 ** (level - 1), 10**level)
-    b = draw(2, 10)  # by 0 and 1 there is nothing to do
+    b = draw(2, 10)  # times 0 and 1 would be too easy
     return f"{a:5}*{b}=", carried(int(x) * b for x in reversed(str(a)))
 
 
 def running_totals(level: int, draw: Callable) -> tuple[str, list[int]]:
-    """The sum of `level` terms of one digit: 7+8+5= is worked as 15,20."""
+    """The sum of `level` numbers of one digit: 7+8+5= is worked as 15,20."""
     terms = [draw(0, 10) for _ in range(level)]
     prompt = "+".join(str(term) for term in terms) + "="
     return f"{prompt:16}", list(accumulate(terms))[1:]
 
 
 def carried(columns) -> list[int]:
-    """Adds to each column the carry from the column before: 12, 12, 5 become 12, 13, 6."""
+    """Adds the carry of each column to the next one: 12, 12, 5 become 12, 13, 6."""
     return list(accumulate(columns, lambda step, column: column + step // 10))
 
 
 def from_columns(steps: list[str]) -> str:
-    """The answer that columns give: the last one, then the second digits of those before it.
+    """The answer that steps of `add` or `mul` give: the last step, then the others' second digits.
 
-    12, 13, 06: 6, then the 3 of 13 and the 2 of 12, right-aligned in four characters: " 632".
+    12, 13, 06 give 6, then the 3 of 13, then the 2 of 12. Right-aligned, this is " 632".
     """
     written = "".join(step[1] for step in reversed(steps[:-1]))
     return f"{int(steps[-1] + written):{2 + len(written)}}"
 
 
 def from_totals(steps: list[str]) -> str:
-    """The answer that running totals give: the last one. 15,20 gives "20"."""
+    """The answer that running totals give: the last of them. 15, 20 give "20"."""
     return f"{int(steps[-1]):2}"
 
 
 class Problem(NamedTuple):
     prompt: str  # what the model reads
-    solution: str  # what it could write, without EOS: the steps, the marker, the answer
+    solution: str  # a correct response without EOS: steps, marker, answer
     answer: str
     level: int  # how hard it is
 
 
 class Task(NamedTuple):
-    """A family of problems with more or longer numbers as levels rise, and the verifier."""
+    """A family of problems, with longer or more numbers at higher levels, and the verifier."""
 
     work: Callable  # one of the three functions above
-    answer_from: Callable  # steps, as a list of texts -> the answer that they give
+    answer_from: Callable  # a list of steps as texts -> the answer that they give
     levels: range
 
     def problem(self, rng, level: int) -> Problem:
-        """A random problem of that level; rng: numpy.random.Generator."""
+        """A random problem of this level. rng: numpy.random.Generator."""
         prompt, numbers = self.work(level, rng.integers)
         steps = [f"{number:02}" for number in numbers]
         answer = self.answer_from(steps)
@@ -107,11 +107,11 @@ class Task(NamedTuple):
 
     @property
     def longest(self) -> Problem:
-        """No problem of this task has a longer prompt, solution or answer."""
+        """A problem of full length: no other has a longer prompt, solution or answer."""
         return self.problem(np.random.default_rng(0), self.levels[-1])
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if there is exactly one marker, and after it the answer and no more; else 0.0."""
+        """1.0 if there is exactly one marker and what follows it is the answer, else 0.0."""
         return float(response.split(MARKER)[1:] == [problem.answer])
 
     def reasoning_correct(self, problem: Problem, response: str) -> bool:
@@ -119,10 +119,10 @@ class Task(NamedTuple):
         return response.startswith(problem.solution.split(MARKER)[0] + MARKER)
 
     def coherent(self, problem: Problem, response: str) -> bool:
-        """Whether the answer is what the response's own steps give, be they correct or not.
+        """Whether the response's answer is the one that its own steps give, correct or not.
 
-        False without a marker or with more than one, and where a step is not two digits.
-        `problem` is not looked at.
+        False if there is not exactly one marker, or if a step is not two digits. `problem` is not
+        used.
         """
         reasoning, *answers = response.split(MARKER)
         steps = reasoning.split(",")
@@ -131,18 +131,19 @@ class Task(NamedTuple):
 
 
 ADD = Task(add, from_columns, range(2, 6))  # the default
-MUL = Task(mul, from_columns, range(2, 6))  # the wall: most groups are all-fail
-SUM = Task(running_totals, from_totals, range(3, 9))  # the shortcut: steps are not needed
+MUL = Task(mul, from_columns, range(2, 6))  # the wall: most groups have no correct response
+SUM = Task(running_totals, from_totals, range(3, 9))  # the shortcut: answers without steps
 TASKS: dict[str, Task] = {"add": ADD, "mul": MUL, "sum": SUM}
-DRAWS = 1250  # problems of each level, of which some are the same; one in ten is held out
+DRAWS = 1250  # problems that are drawn at each level, before repeats are dropped
 
 
 def held_out(prompt: str) -> bool:
     """Whether a prompt is never trained on. A hash of its characters picks one prompt in ten.
 
     So the split is the same for every seed, and nothing has to be stored. The operands of + are
-    sorted first, so 2+1= is held out if 1+2= is. (No more than that: 13+24= and 14+23= have the
-    same columns, and `sum` has few problems with three terms.)
+    sorted before hashing: if 1+2= is held out, 2+1= is held out as well. (Other similar problems
+    are not kept together: 13+24= and 14+23= have the same columns. And `sum` has only few problems
+    with three terms.)
     """
     operands = prompt.replace(" ", "").removesuffix("=").split("+")
     return zlib.crc32(("+".join(sorted(operands)) + "=").encode()) % 10 == 0
@@ -150,9 +151,10 @@ def held_out(prompt: str) -> bool:
 
 @cache
 def make_problems(task: Task, held: bool) -> list[Problem]:
-    """Distinct problems, held-out or for training: the same in every run, as many draws a level.
+    """All held-out problems of a task, or all for training: DRAWS a level, without repeats.
 
-    They are made once, and every caller gets the same list: do not change it.
+    They are the same in every run. The list is made once, and every caller gets it, so do not
+    change it.
     """
     rng = np.random.default_rng(0)
     draws = [task.problem(rng, level) for level in task.levels for _ in range(DRAWS)]
