@@ -495,11 +495,11 @@ def test_update_equals_its_steps_by_hand(options):
 
 
 # ---- (7) The loop over steps
-def steps_of(arguments: str, variants=VARIANTS):
+def steps_of(arguments: str, model=None, variants=VARIANTS):
     """Rollout, what was trained and metrics of each step, from a model that has learned nothing."""
     small = "--width 8 --prompts 4 --group-size 4"
     args = train.parse_arguments(f"{small} {arguments}".split())
-    return train.train(args, train.new_model(args), variants)
+    return train.train(args, model or train.new_model(args), variants)
 
 
 @pytest.fixture
@@ -542,7 +542,7 @@ def test_one_critic_lasts_the_whole_run(no_update):
             super().__init__(network, lr)
             made.append((network.unembed.out_features, lr))
 
-    steps = steps_of("--variant critic --lr 0.5", VARIANTS | {"critic": Noted})
+    steps = steps_of("--variant critic --lr 0.5", variants=VARIANTS | {"critic": Noted})
     assert len([*islice(steps, 3)]) == 3
     assert made == [(1, 0.5)]
 
