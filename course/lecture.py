@@ -7,6 +7,7 @@ import torch
 
 import train
 from grpo import Rollout, response_logprobs, sample_rollout
+from studies.gradients import gradient
 
 
 def numbers(x):
@@ -67,8 +68,5 @@ def two_tokens(first, after_b):
 
 def squared_lengths(model, rollout, p):
     """The squared length of the gradient of ln pi of each response of group p: (G,)."""
-    found = []
-    for logprob in response_logprobs(model, rollout, [p])[0].sum(-1):
-        gradients = torch.autograd.grad(logprob, [*model.parameters()], retain_graph=True)
-        found.append(sum(gradient.square().sum() for gradient in gradients))
-    return torch.stack(found)
+    logprobs = response_logprobs(model, rollout, [p])[0].sum(-1)  # (G,)
+    return torch.stack([gradient(model, logprob).square().sum() for logprob in logprobs])
