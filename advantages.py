@@ -266,12 +266,12 @@ def likelihood(rollout: Rollout) -> Rollout:
         A_{i,t} as in grpo, but in an all-fail group r_i is replaced by
         L_i = pi(#, true answer, end | x, reasoning of response i)
 
-    No response of an all-fail group is correct, but some reasoning may be better than the rest. The
+    No response of an all-fail group is correct, but some of them may reason better than others. The
     idea is that reasoning is good if it makes the true answer likely (answer_likelihood). Only
     advantages change: the update still trains the sampled tokens, with their incorrect answers.
-    Dividing by sigma turns small differences of L into large advantages, if sigma is above eps.
-    All-pass groups get 0. With language models accuracy fell, because this reward joins arbitrary
-    reasoning to a correct answer.
+    Dividing by sigma turns small differences of L into large advantages, as long as sigma is above
+    eps. All-pass groups get 0. With language models accuracy fell, because this reward joins
+    arbitrary reasoning to a correct answer.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     L = answer_likelihood(rollout)  # (P, G)
@@ -281,9 +281,9 @@ def likelihood(rollout: Rollout) -> Rollout:
 def verifree(rollout: Rollout) -> Rollout:
     """The true answer is trained in place of a sampled one. After arXiv 2505.21493 (VeriFree).
 
-    Let z be the reasoning, # the marker and a the true answer. The reward is 1 if and only if a
-    follows z#. So the policy itself can compute the expected reward after z#, which we call L(z). A
-    sampled answer would only add noise:
+    Let z be the reasoning, # the marker and a the true answer. The reward is 1 if and only if a and
+    the end follow z#. So the policy itself can compute the expected reward after z#, which we call
+    L(z). A sampled answer would only add noise:
 
         L(z) = pi(a, end | x, z#),    J = E_z[ L(z) ]
         grad J = E_z[ L(z) grad ln pi(z#) + L(z) grad ln pi(a, end | x, z#) ]
@@ -294,10 +294,10 @@ def verifree(rollout: Rollout) -> Rollout:
         A_{i,t} = L_i / (sd + eps)                              on the true answer and its end
 
     L_i is taken at the sampling temperature. It is 0 if response i has no marker. mu is the group's
-    mean of L, and sd = sqrt(mu (1 - mu)) is the deviation of rewards 0 and 1 with this mean. (The
-    paper does not divide.) If mu > 0.999, where sd is near 0 or NaN, or if all L are 0, the whole
-    group gets 0. Our J ignores that a response has a longest length. In the paper VeriFree is as
-    accurate as training with a verifier, or better.
+    mean of L, and sd = sqrt(mu (1 - mu)) is the deviation of rewards of 0 and 1 that have this
+    mean. (The paper does not divide.) If mu > 0.999, where sd is near 0 or NaN, or if all L are 0,
+    the whole group gets 0. Our J ignores that a response has a longest length. In the paper
+    VeriFree is as accurate as training with a verifier, or better.
     """
     trained = answered(rollout)
     given = trained.given  # (P, G, T'), True on a and its end
@@ -321,7 +321,7 @@ def forking(rollout: Rollout) -> Rollout:
     way or another, and only these tokens are trained. The quantile is interpolated linearly. For
     example, H = 0.0, 0.1, ..., 0.9 has the quantile 0.72, so two of ten tokens keep A_i. Tokens at
     the quantile are kept, so all tokens are kept if their H are equal. All-fail and all-pass groups
-    get 0. In the paper it is better than grpo on large language models.
+    get 0. In the paper this is better than grpo on large language models.
     """
     H = torch.special.entr(rollout.probs).sum(-1)  # (P, G, T)
     H = H.masked_fill(~rollout.mask, torch.nan)  # nanquantile leaves the padding out
@@ -344,8 +344,8 @@ def nthr_scores(rollout: Rollout) -> Tensor:
 
         g_{i,k} = e_{y_{i,k}} - pi(. | x, y_{i,<k})                              (V,)
 
-    The inner product of two such matrices is a product of two numbers. So token k' of any response
-    j, correct or not, has the score
+    The inner product of two of these matrices is <g, g'> <h, h'>. So token k' of any response j,
+    correct or not, has the score
 
         s_{j,k'} = sum_{i correct} sum_k <g_{i,k}, g_{j,k'}> <h_{i,k}, h_{j,k'}>
 
@@ -373,7 +373,7 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
         sbar_i   = mean of s_{i,k} over the tokens of correct response i
         tau      = min of sbar_i over the correct responses      Eq. 8, where we set beta = 1
         selected = tokens of incorrect responses with s_{j,k'} > tau
-        eta      = 2 |p - 1/2|, p the share of correct responses; section 7.3
+        eta      = 2 |p - 1/2| if not given, p the share of correct responses; section 7.3
         A_{j,k'} = eta A_j if selected, else A_j;   A_j as in grpo
 
     For example let V = 3 and D = 1, and every h = 1. Let pi be (.2, .4, .4) at the first token of
@@ -438,7 +438,7 @@ def answer_likelihood(rollout: Rollout) -> Tensor:
 
 
 def answered(rollout: Rollout) -> Rollout:
-    """What `verifree` trains: each response up to its first marker, then the true answer and EOS.
+    """The rollout that `verifree` trains: each response to its first marker, the true answer, EOS.
 
     A response without a marker stays as it was sampled, even if it was cut off. The result has the
     new tokens, their mask, their log-probabilities at the sampling temperature, and `given`, which

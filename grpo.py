@@ -22,7 +22,7 @@ T response tokens at most, Lp tokens of a prompt, V vocabulary, D width.
 
 Where the loss comes from. The policy with weights theta writes response y to prompt x with the
 probability pi_theta(y | x). We want the expected reward J to grow. J is a sum over all responses,
-and there are far too many to add them up:
+which are too many to add up:
 
     J(theta) = sum_y pi_theta(y | x) r(y)
 
@@ -91,7 +91,7 @@ from tasks import EOS, EOS_ID, TOKENIZER, Problem
 
 @dataclass
 class Rollout:
-    """What one training step sampled: P groups of G responses, and what sampling computed.
+    """P groups of G responses that one training step sampled, with all that sampling computed.
 
     Positions where mask is False are padding. They are ignored, whatever they hold.
     """
@@ -231,7 +231,7 @@ def update(
 ) -> dict[str, float]:
     """One pass over the rollout, with one optimiser step for each mini-batch of whole groups.
 
-    rollout is what a variant returned, with A. Only groups that have a gradient are read. They are
+    rollout: with A, as a variant returns it. Only groups that have a gradient are read. They are
     cut in order into `minibatches` parts, or into fewer if there are fewer groups. clip: clip_low
     and clip_high of policy_loss. The weight of a token is decided over the whole rollout, so the
     losses of the mini-batches, at fixed weights of the model, add up to that of the rollout.

@@ -85,7 +85,7 @@ def from_totals(steps: list[str]) -> str:
 
 
 class Problem(NamedTuple):
-    prompt: str  # what the model reads
+    prompt: str  # the text that the model reads
     solution: str  # a correct response without EOS: steps, marker, answer
     answer: str
     level: int  # how hard it is
@@ -111,7 +111,7 @@ class Task(NamedTuple):
         return self.problem(np.random.default_rng(0), self.levels[-1])
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if there is exactly one marker and what follows it is the answer, else 0.0."""
+        """1.0 if there is exactly one marker and the text after it is the answer, else 0.0."""
         return float(response.split(MARKER)[1:] == [problem.answer])
 
     def reasoning_correct(self, problem: Problem, response: str) -> bool:
