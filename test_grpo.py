@@ -1,8 +1,9 @@
-"""The second half of the lesson: every formula a second time, and the bugs that the field knows.
+"""The second half of the lesson: every formula a second time, and the well-known bugs of the field.
 
-In the core a formula is vectorised. Here it stands again as the literal sums of its paper, in loops
-over groups, responses and tokens. A new variant needs one line here, its formula in FORMULAS, and
-gets all tests that variants have in common. A test's docstring names the bug that it guards.
+In the core a formula is vectorised. Here it is written as the sums of its paper, with loops over
+groups, responses and tokens. A new variant needs one line here, its formula in FORMULAS. It then
+gets all tests that are common to the variants. The docstring of a test describes the bug that it
+finds.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ from tasks import ADD, SUM, TASKS, TOKENIZER, Problem, Task, from_columns, held_
 from tasks import make_problems
 
 torch.set_num_threads(1)  # the tensors are tiny: more threads would only wait for each other
-SEED = 0  # of all that is random here; any other number passes as well
+SEED = 0  # the seed of everything random here; every other number passes as well
 V = TOKENIZER.get_vocab_size()
 TOKEN_FIELDS = ("tokens", "mask", "logprobs", "probs", "hidden", "bias", "end")  # (P, G, T, ...)
 FIELDS = TOKEN_FIELDS + ("rewards", "L")  # (P, G, ...)
@@ -37,22 +38,22 @@ MIXED = [1.0, 0.0, 0.0, 1.0]
 ONE = [0.0, 0.0, 1.0, 0.0]
 FAIL = [0.0, 0.0, 0.0, 0.0]
 PASS = [1.0, 1.0, 1.0, 1.0]
-REAL = [0.25, 1.0, 0.7, 0.0]  # no verifier here gives such rewards, but others do
-POISON = [math.nan, math.inf, -math.inf, 1e30]  # what padding may hold
+REAL = [0.25, 1.0, 0.7, 0.0]  # other verifiers give rewards between 0 and 1
+POISON = [math.nan, math.inf, -math.inf, 1e30]  # numbers that padding may hold
 
 
-def close(a, b, tolerance=1e-9):  # an absolute one; NaN equals NaN
+def close(a, b, tolerance=1e-9):  # the tolerance is absolute, and NaN equals NaN
     torch.testing.assert_close(a, b, rtol=0, atol=tolerance, equal_nan=True)
 
 
 # ---- (1) Groups of random numbers
 @dataclasses.dataclass
 class Numbers(Rollout):
-    """A rollout with what forward passes would give: here they are random numbers."""
+    """A rollout with random numbers in place of those that forward passes would give."""
 
     bias: Tensor | None = None  # (P, G, T), a critic's
     L: Tensor | None = None  # (P, G), the true answer's likelihood
-    end: Tensor | None = None  # (P, G, T) bool, where a true answer stands, for `verifree`
+    end: Tensor | None = None  # (P, G, T) bool, True on a true answer, for `verifree`
 
 
 def random_rollout(rewards, T=5, poison=None, dtype=torch.float64) -> Numbers:
@@ -79,7 +80,7 @@ def random_rollout(rewards, T=5, poison=None, dtype=torch.float64) -> Numbers:
 
 
 def apply(name, x) -> Rollout:
-    """The variant, with the numbers of x in place of forward passes."""
+    """Calls the variant with the numbers of x in place of forward passes."""
     variant = VARIANTS[name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(advantages, "token_bias", lambda network, x: x.bias)
@@ -93,7 +94,7 @@ def apply(name, x) -> Rollout:
 
 # ---- (2) The formulas, as sums over lists of numbers
 def standardised(r, i):
-    """(r_i - mu) / (sigma + eps), sigma divides by G; 0 if all rewards are equal."""
+    """(r_i - mu) / (sigma + eps), where sigma divides by G. It is 0 if all rewards are equal."""
     if min(r) == max(r):
         return 0.0
     mu = mean(r)
@@ -110,7 +111,7 @@ def compensation_at(x, i, t):  # A_{i,t}, as in FORMULAS below
 def forking_at(x, i, t):  # A_i if the entropy of this token is in the group's top fifth
     H = [[-sum(p * math.log(p) for p in pi) for pi in y] for y in x.probs]
     ordered = sorted(h for y in H for h in y)
-    place = 0.8 * (len(ordered) - 1)  # of the quantile; between two it interpolates
+    place = 0.8 * (len(ordered) - 1)  # of the quantile, between two of them
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
     threshold = ordered[below] + (place - below) * (ordered[above] - ordered[below])
@@ -141,7 +142,7 @@ def nthr_at(x, i, t, eta=None):  # A_{i,t} by Algorithm 1
     return eta * A if score_at(x, i, t) > tau else A
 
 
-def verifree_at(x, i, t):  # L_i / sd on the true answer, elsewhere L_i without the others' mean
+def verifree_at(x, i, t):  # L_i / sd on the true answer, else (L_i - mean of the others) / sd
     ends = [[lp for lp, end in zip(*y) if end] for y in zip(x.logprobs, x.end)]
     L = [math.exp(sum(y)) if y else 0.0 for y in ends]
     mu = mean(L)
@@ -150,7 +151,7 @@ def verifree_at(x, i, t):  # L_i / sd on the true answer, elsewhere L_i without 
     return 0.0 if mu > 0.999 else (L[i] if x.end[i][t] else L[i] - others) / sd
 
 
-FORMULAS = {  # of A_{i,t} in a group x: x.r[i], x.L[i], x.tokens[i][t] and so on, see by_loops
+FORMULAS = {  # A_{i,t} in a group x, which has x.r[i], x.L[i], x.tokens[i][t], ...: see by_loops
     "grpo": lambda x, i, t: standardised(x.r, i),
     "dr_grpo": lambda x, i, t: x.r[i] - mean(x.r),
     "rloo": lambda x, i, t: x.r[i] - mean(x.r[:i] + x.r[i + 1 :] or x.r),  # the others, if any
@@ -171,7 +172,7 @@ FORMULAS = {  # of A_{i,t} in a group x: x.r[i], x.L[i], x.tokens[i][t] and so o
 
 
 def by_loops(rollout, formula):
-    """formula(x, i, t) of every token; x is a group, as lists of tokens: x.r[i], x.probs[i][t]."""
+    """formula(x, i, t) of every token. x is a group as lists of tokens: x.r[i], x.probs[i][t]."""
     A = torch.zeros(rollout.mask.size(), dtype=torch.float64)
     for p, masks in enumerate(rollout.mask):
         x = SimpleNamespace(r=rollout.rewards[p].tolist(), L=rollout.L[p].tolist())
@@ -185,7 +186,7 @@ def by_loops(rollout, formula):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant_equals_its_formula(name):
-    """Another deviation, a lost sign, a neighbour's token: training goes on, on other numbers."""
+    """A variant lost a sign or reads a neighbour's token. Training runs, but on wrong numbers."""
     assert name in FORMULAS, f"write the formula of {name!r} into FORMULAS in test_grpo.py"
     groups = [[MIXED, FAIL, PASS, ONE, REAL], [[0, 1, 0, 0, 0, 0, 1, 0]], [[1], [0]], [[1, 0]]]
     for T, rewards in enumerate(groups, start=2):
@@ -196,7 +197,9 @@ def test_variant_equals_its_formula(name):
 # ---- (3) What all variants have in common
 @pytest.mark.parametrize("name", VARIANTS)
 def test_statistics_are_of_the_group_and_not_of_the_batch(name):
-    """A mean over the batch, or a length that includes the padding, lets other groups in."""
+    """Other groups have an influence, through a mean over the batch or a length that counts
+    padding.
+    """
     rollout = random_rollout([MIXED, FAIL, ONE, PASS, REAL], T=9, poison=math.nan)
     order = torch.tensor([2, 0, 3, 1])
     for p in range(5):
@@ -211,7 +214,7 @@ def test_statistics_are_of_the_group_and_not_of_the_batch(name):
 @pytest.mark.parametrize("poison", POISON)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_nan_in_the_padding_reaches_no_advantage(name, poison, dtype):
-    """Padding is multiplied by 0 in place of selected away: 0 * NaN is NaN."""
+    """Padding is multiplied by 0 and not selected away, but 0 * NaN is NaN."""
     poisoned = random_rollout([MIXED, FAIL, PASS, ONE], dtype=dtype, poison=poison)
     clean = random_rollout([MIXED, FAIL, PASS, ONE], dtype=dtype)
     A = apply(name, poisoned).A
@@ -234,10 +237,12 @@ def loss_by_loops(logprobs, old, A, mask, low, high, aggregate):
     return -sum(tokens) / (len(tokens) if aggregate == "token" else len(gains) * 24)
 
 
-@pytest.mark.parametrize("distance", [0.4, 30.0, 1e4])  # 0.4: ratios of up to 2 or so
+@pytest.mark.parametrize("distance", [0.4, 30.0, 1e4])  # 0.4 gives ratios up to about 2
 @pytest.mark.parametrize("aggregate", ["token", "response", "constant"])
 def test_policy_loss_equals_its_formula(aggregate, distance):
-    """Another denominator weights long responses differently; exp(100), or a NaN of the padding."""
+    """The denominator is wrong, so long responses count more or less. Or the loss is not finite,
+    because of a large ratio or a NaN in the padding.
+    """
     rollout = random_rollout([MIXED, ONE, FAIL, REAL], poison=math.nan)
     logprobs = (rollout.logprobs + distance * rollout.bias).requires_grad_()
     A = apply("critic", rollout).A
@@ -251,12 +256,14 @@ def test_policy_loss_equals_its_formula(aggregate, distance):
 
 
 @pytest.mark.parametrize(
-    "sign, ratio, value, slope",  # of min(...) and d value / d ratio, which is 0 if clipped
+    "sign, ratio, value, slope",  # value of min(...), and d value / d ratio, which is 0 if clipped
     [(+1, 0.5, +0.50, 1), (+1, 1.0, +1.00, 1), (+1, 1.2, +1.20, 1), (+1, 1.5, +1.24, 0)]
     + [(-1, 0.5, -0.84, 0), (-1, 0.9, -0.90, -1), (-1, 1.0, -1.00, -1), (-1, 1.5, -1.50, -1)],
 )
 def test_clip_truth_table(sign, ratio, value, slope):
-    """max in place of min for A < 0: nothing stops the push down, and no push back is left."""
+    """The loss has max in place of min for A < 0. Then nothing stops the push down, and a token
+    that has moved the other way is not pushed back.
+    """
     old = torch.full((1, 1, 1), -1.5, dtype=torch.float64)
     logprobs = (old + math.log(ratio)).requires_grad_()
     A = 2.0 * sign * torch.ones_like(old)
@@ -269,9 +276,9 @@ def test_clip_truth_table(sign, ratio, value, slope):
 
 
 def test_the_kl_term_has_the_value_of_one_divergence_and_the_gradient_of_the_other():
-    """ln pi - ln pi_ref in place of its negative: another estimate, and another gradient.
+    """The KL term has ln pi - ln pi_ref in place of its negative, so value and gradient are wrong.
 
-    All six tokens that could be sampled are enumerated, each as often as it is sampled.
+    The test enumerates all six tokens that can be sampled, each weighted by its probability.
     """
     torch.manual_seed(SEED)
     logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
@@ -292,7 +299,7 @@ def test_the_kl_term_has_the_value_of_one_divergence_and_the_gradient_of_the_oth
 
 # ---- (5) Sampling
 def tiny_gpt(**options) -> GPT:
-    """All weights far from where training starts, so that no part is idle."""
+    """A GPT whose weights are far from their start values, so that every part has an effect."""
     torch.manual_seed(SEED)
     model = GPT(V, 60, layers=2, width=16, **options)
     for weight in model.parameters():
@@ -313,7 +320,7 @@ def problem(task: Task, numbers, level: int) -> Problem:
 
 
 def fewer_problems(draws: int, monkeypatch) -> None:
-    """As many draws of each level, made anew: make_problems keeps what it has made once."""
+    """Lowers DRAWS, and turns off the cache of make_problems."""
     monkeypatch.setattr(tasks, "DRAWS", draws)
     monkeypatch.setattr(train, "make_problems", make_problems.__wrapped__)
 
@@ -323,7 +330,7 @@ def ids(text: str) -> list[int]:
 
 
 def scripted(problems, responses, T=None, model=None, **options) -> Rollout:
-    """A rollout whose drawn tokens are these texts. After each text come further ends."""
+    """A rollout whose drawn tokens are these texts. After each text only end tokens are drawn."""
     options |= {"max_new_tokens": T}
     rows = [iter(ids(text) + ids("$") * 99) for group in responses for text in group]
 
@@ -336,13 +343,16 @@ def scripted(problems, responses, T=None, model=None, **options) -> Rollout:
 
 
 def masked(rollout) -> list[list[str]]:
-    """The responses as the mask has them."""
+    """The responses as texts, up to the end of their mask."""
     groups = zip(rollout.tokens, rollout.mask)
     return [[TOKENIZER.decode(y[m].tolist()) for y, m in zip(*group)] for group in groups]
 
 
 def read_alone(model, rollout):
-    """Each response as one row, no cache: g, i, tokens, hidden, outputs after prompt and tokens."""
+    """Reads each response as one row, without a cache: g, i, tokens, hidden, outputs.
+
+    hidden and outputs begin after the last token of the prompt.
+    """
     for g, i in np.ndindex(*rollout.rewards.shape):
         tokens = rollout.tokens[g, i, rollout.mask[g, i]].tolist()
         row = torch.tensor([ids(rollout.problems[g].prompt) + tokens])
@@ -353,7 +363,9 @@ def read_alone(model, rollout):
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_the_kv_cache_gives_what_the_teacher_forced_pass_gives(task, temperature):
-    """A cache of another prompt, a column or a mask that differs: pi_old is another policy's."""
+    """The cache belongs to another prompt, or a position or a mask is wrong. Sampling then comes
+    from another policy than the one that is trained.
+    """
     model = tiny_gpt().double()
     levels = [*reversed(task.levels), *task.levels]
     rollout = sample(model, levels, task=task, temperature=temperature)
@@ -367,7 +379,9 @@ def test_the_kv_cache_gives_what_the_teacher_forced_pass_gives(task, temperature
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logprobs_are_of_this_position_and_temperature(temperature):
-    """One position off, another temperature or other groups: the first ratio is not 1."""
+    """Log-probabilities are one position off, or of another temperature or group. The first ratio
+    is then not 1.
+    """
     model = tiny_gpt().double()
     rollout = sample(model, temperature=temperature)
     found = response_logprobs(model, rollout)
@@ -380,7 +394,9 @@ def test_logprobs_are_of_this_position_and_temperature(temperature):
 
 
 def test_the_mask_has_the_end_token_and_nothing_after_it():
-    """Without its end token a model never learns to end; with more it learns what nobody reads."""
+    """Without the end token in the mask, a model never learns to end. With tokens after it, the
+    model is trained on text that nobody reads.
+    """
     problems = [problem(SUM, [7, 8], 2), problem(SUM, [1, 2, 9], 3)]
     responses = [["15#15$", "15#15$7,", "15#1,5,"], ["$", "$$3$", "3,12#12$"]]
     rollout = scripted(problems, responses, T=7)
@@ -391,21 +407,23 @@ def test_the_mask_has_the_end_token_and_nothing_after_it():
 
 
 def test_the_mask_is_by_position_and_not_by_token_value():
-    """A mask of what is not padding: a sampled padding token is an error that nobody punishes."""
+    """The mask hides padding tokens by their value. A sampled padding token is an error, and nobody
+    would punish it.
+    """
     rollout = scripted([problem(SUM, [7, 8], 2)], [["15#_15$", "__$", "_15#15$", "15#15_"]], T=7)
     assert masked(rollout) == [["15#_15$", "__$", "_15#15$", "15#15_$"]]
     assert rollout.rewards.tolist() == [[0, 0, 1, 0]]
 
 
 def test_prompts_of_different_lengths_are_refused():
-    """Padding inside a prompt: a response that begins in another column than it was trained in."""
+    """Prompts are padded inside, so responses begin at other positions than in the warm-up."""
     problems = [problem(SUM, [7, 8], 2), problem(ADD, [347, 285], 3)]
     with pytest.raises(ValueError, match="one length"):
         sample_rollout(tiny_gpt(), SUM, problems, 2)
 
 
 def test_attention_is_the_usual_one():
-    """Scores over d in place of its root; a cache behind the newest column: it learns less."""
+    """Scores are divided by d and not by its root. Or the cache is put after the new tokens."""
     model = tiny_gpt().double()
     tokens = torch.randint(V, (2, 7))
     x = model.embed_token(tokens) + model.embed_position.weight[:7]
@@ -422,7 +440,7 @@ def test_attention_is_the_usual_one():
 
 
 def test_the_three_checks_ask_three_things():
-    """Coherence that asks for the truth; a reward for the steps, or for one of several guesses."""
+    """Coherence asks for the truth. Or the reward asks for the steps or accepts several guesses."""
     p = problem(ADD, [347, 285], 3)
     assert p == ("  347+  285=", "12,13,06# 632", " 632", 3)
     right = "12,13,06# 632|12,13,06# 642|12,13,06#632|12,13,06#|12,13,06# 632#|12,13,06#642# 632"
@@ -447,17 +465,18 @@ CASES = [
 
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_update_equals_its_steps_by_hand(options):
-    """KL with its arguments swapped; a wrong mean; gradients that pile up; a step that is too long.
+    """One of many things in update is wrong.
 
-    A group that is read without need, or is not read for the KL term; a true answer in that term;
-    a NaN of the padding.
+    The KL term has its two policies swapped, a mean is over other tokens, gradients add up over
+    mini-batches, or a step is too long. A group is read without need, or is not read although the
+    KL term needs it. A true answer counts in the KL term. A NaN of the padding reaches the weights.
     """
     how = DEFAULTS | options
     low, high = how["clip_low"], how["clip_high"]
     model = tiny_gpt().double()
     x = sample(model, levels=(2, 5, 4, 3, 2, 3))
     x.rewards = torch.tensor([MIXED, ONE, FAIL, REAL, REAL, ONE], dtype=torch.float64)
-    x.max_length = 24  # what follows is lopsided, so that k3 has a sign
+    x.max_length = 24  # the shifts below are one-sided, so the sign of d matters
     x.reference_logprobs = x.logprobs - 0.5 * torch.rand(x.mask.size())
     x.logprobs = x.logprobs + 0.8 * torch.rand(x.mask.size()) - 0.3
     x.A = 10 * advantages.grpo(x).A  # the third group has none
@@ -491,12 +510,12 @@ def test_update_equals_its_steps_by_hand(options):
     assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
     close([*model.parameters()], [*by_hand.parameters()], 1e-7)
     x.A = 0 * x.A
-    assert how["kl"] or not any(update(model, None, x, **options).values())  # nothing: no step
+    assert how["kl"] or not any(update(model, None, x, **options).values())  # no group: no step
 
 
 # ---- (7) The loop over steps
 def steps_of(arguments: str, model=None, variants=VARIANTS):
-    """Rollout, what was trained and metrics of each step, from a model that has learned nothing."""
+    """train.train with small settings. model: by default one with random weights."""
     small = "--width 8 --prompts 4 --group-size 4"
     args = train.parse_arguments(f"{small} {arguments}".split())
     return train.train(args, model or train.new_model(args), variants)
@@ -504,7 +523,7 @@ def steps_of(arguments: str, model=None, variants=VARIANTS):
 
 @pytest.fixture
 def no_update(monkeypatch):
-    """Few problems, and a step that leaves the weights as they are and notes what it is given."""
+    """Uses few problems and an update that changes no weight and only records its arguments."""
     fewer_problems(100, monkeypatch)
     update = Mock(return_value={"loss": 0.0, "grad_norm": 0.0})
     monkeypatch.setattr(train, "update", update)
@@ -512,7 +531,10 @@ def no_update(monkeypatch):
 
 
 def test_the_learning_rate_rises_and_falls(no_update):
-    """Without its fall to 0 a run ends where noisy steps leave it; what is trained has A."""
+    """The learning rate does not fall to 0, so a run ends wherever noise has taken it.
+
+    The test also finds an update that gets the sampled rollout and not the one with A.
+    """
     rates = []
     for rollout, trained, _ in steps_of("--steps 20 --lr 0.5 --prompts 2"):
         assert no_update.call_args.args[2] is trained
@@ -522,7 +544,7 @@ def test_the_learning_rate_rises_and_falls(no_update):
 
 
 def test_one_optimiser_lasts_the_whole_run(no_update):
-    """A new optimiser in each step: Adam forgets its moments, and nobody is told."""
+    """Each training step makes a new optimiser, so Adam silently forgets its moments."""
     args = train.parse_arguments("--width 8 --prompts 2".split())
     model = train.new_model(args)
     assert len([*islice(train.train(args, model), 3)]) == 3
@@ -534,7 +556,9 @@ def test_one_optimiser_lasts_the_whole_run(no_update):
 
 
 def test_one_critic_lasts_the_whole_run(no_update):
-    """A new critic in each step has learned nothing; a critic that learns at another rate."""
+    """Each training step makes a new critic, which has learned nothing. Or its learning rate is
+    wrong.
+    """
     made = []
 
     class Noted(advantages.Critic):
@@ -548,7 +572,7 @@ def test_one_critic_lasts_the_whole_run(no_update):
 
 
 def test_each_step_draws_new_problems_and_new_responses(no_update):
-    """A generator that is made anew in each step: all steps see the same problems or samples."""
+    """Each training step makes a new generator, so all steps have the same problems or samples."""
     args = train.parse_arguments("--width 8 --prompts 8 --group-size 4".split())
     model = train.new_model(args)
     for weight in model.parameters():  # now all tokens are equally likely after every prompt
@@ -556,20 +580,20 @@ def test_each_step_draws_new_problems_and_new_responses(no_update):
     steps = [rollout for rollout, *_ in islice(train.train(args, model), 3)]
     for field in ("problems", "texts"):
         first, second, third = [getattr(rollout, field) for rollout in steps]
-        assert first != second != third != first, f"the same {field} in two steps"
+        assert first != second != third != first, f"two training steps have the same {field}"
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_nothing_held_out_is_trained_on(task, no_update):
-    """Held-out problems in the training pool: accuracy on them then measures memory."""
+    """Held-out problems are in the training pool, so accuracy on them measures memory."""
     rollout, *_ = next(steps_of(f"--task {task} --prompts 300 --group-size 2"))
     assert len(rollout.problems) == 300
     assert not any(held_out(problem.prompt) for problem in rollout.problems)
 
 
-@pytest.mark.parametrize("name", ["negative", "verifree"])  # the latter trains other tokens
+@pytest.mark.parametrize("name", ["negative", "verifree"])  # verifree trains other tokens
 def test_the_reference_of_the_kl_term_is_the_model_before_training(name):
-    """A reference that is the model itself, or that follows it: the KL term is then about 0."""
+    """The reference is the model itself or follows it, so the KL term is about 0."""
     flags = f"--variant {name} --width 8 --prompts 4 --kl 0.1 --lr 0.1"
     args = train.parse_arguments(flags.split())
     model = train.new_model(args)
@@ -580,7 +604,7 @@ def test_the_reference_of_the_kl_term_is_the_model_before_training(name):
     assert (response_logprobs(model, trained) - before_training).abs().max() > 0.01
 
 
-OWN_LOSS = {  # of the README's table; all other variants have the settings of grpo
+OWN_LOSS = {  # as in the README's table; all other variants have the settings of grpo
     "dr_grpo": {"aggregate": "constant"},
     "reinforce": {"aggregate": "constant"},
     "ngrpo": {"clip_low": 0.16, "clip_high": 0.24},
@@ -589,16 +613,17 @@ OWN_LOSS = {  # of the README's table; all other variants have the settings of g
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_each_variant_trains_with_its_own_loss(name, no_update):
-    """An entry of LOSS that is missing, wrong or of another variant: another algorithm is run."""
+    """An entry of LOSS is missing or wrong, so another algorithm runs under the variant's name."""
     next(steps_of(f"--variant {name} --prompts 2 --group-size 2"))
     assert no_update.call_args.kwargs == DEFAULTS | OWN_LOSS.get(name, {})
 
 
-@pytest.mark.parametrize("easy, left", [(4, {5}), (5, {2, 3, 4, 5})])  # 5: all come again
+@pytest.mark.parametrize("easy, left", [(4, {5}), (5, {2, 3, 4, 5})])  # 5: all come back
 def test_culling_draws_from_what_is_not_solved(easy, left, no_update, monkeypatch):
-    """Culling that keeps what was solved, or that drops a prompt with one incorrect response.
+    """Culling keeps solved prompts, or drops a prompt with one incorrect response.
 
-    A batch that shrinks with the pool, or a run that ends when everything is solved.
+    The test also finds a batch that shrinks with the pool, and a run that ends when the pool is
+    empty.
     """
 
     def solve_easy_levels(*given, **more):
@@ -618,9 +643,9 @@ def test_culling_draws_from_what_is_not_solved(easy, left, no_update, monkeypatc
 
 
 def test_a_constant_factor_is_lost_where_every_gradient_has_one_length(monkeypatch):
-    """Two names for one algorithm, taken for two results: rloo is dr_grpo times G / (G - 1).
+    """Two names for one algorithm are taken for two results: rloo is dr_grpo times G / (G - 1).
 
-    So is the denominator that all tokens of a rollout share. Division by sigma is no such factor.
+    A denominator that all tokens of a rollout share is also lost. Division by sigma is not.
     """
     monkeypatch.setattr(Task, "reward", lambda task, problem, y: len(y) % 2.0)  # half are correct
     runs = {}
@@ -645,7 +670,7 @@ def test_a_constant_factor_is_lost_where_every_gradient_has_one_length(monkeypat
 
 # ---- (8) What some variants read besides
 def test_answer_likelihood_equals_one_row_at_a_time():
-    """A mean in place of a product, reasoning that ends elsewhere, no end token: another number."""
+    """L is a mean and no product, or the reasoning ends elsewhere, or the end token is left out."""
     problems = [problem(SUM, [3, 4], 2), problem(SUM, [9] * 8, 8)]
     responses = [["9,8#8$", "9,8$", "1#2#3$", "#1$", "$", "1_2#4$"]]
     responses += [["5,5#5#5$", "#$", "##$", "_$", "########", ",,,,,,,,"]]
@@ -662,7 +687,9 @@ def test_answer_likelihood_equals_one_row_at_a_time():
 
 
 def test_the_critic_judges_the_token_it_has_read():
-    """A bias that is read one token early is only a baseline; without its minus a loss rises."""
+    """The critic is read one token too early, where its output is a baseline. Or its loss has lost
+    the minus.
+    """
     network = tiny_gpt(outputs=1).double()
     x = sample(tiny_gpt().double())
     bias = advantages.token_bias(network, x)
@@ -683,7 +710,7 @@ def test_the_critic_judges_the_token_it_has_read():
 
 
 def test_the_critic_learns_from_a_and_not_from_a_plus_b():
-    """A critic that is trained on A + b follows itself; one that forgets Adam's moments."""
+    """The critic is trained on A + b and so follows itself, or it forgets Adam's moments."""
     network = tiny_gpt(outputs=1).double()
     by_hand = deepcopy(network)
     critic = advantages.Critic(network, lr=1e-3)
@@ -703,7 +730,7 @@ def test_the_critic_learns_from_a_and_not_from_a_plus_b():
 
 
 def test_culling_takes_what_all_responses_solve():
-    """A prompt that goes though one response was wrong, or stays though all were correct."""
+    """A prompt is culled with an incorrect response, or it stays although all were correct."""
     x = random_rollout([MIXED, PASS, FAIL, PASS])
     x.problems = [problem(SUM, [n, n], 2) for n in range(4)]
     assert advantages.culling(x).solved == {x.problems[1], x.problems[3]}
@@ -711,7 +738,9 @@ def test_culling_takes_what_all_responses_solve():
 
 
 def test_culling_keeps_a_repeated_prompt_unless_all_its_responses_are_correct():
-    """A prompt that is drawn twice goes by one of its groups, although the other has a failure."""
+    """A prompt with two groups is culled because of one, although the other has an incorrect
+    response.
+    """
     once, *twice = [problem(SUM, [n, n], 2) for n in range(4)]
     x = random_rollout([PASS, MIXED, PASS, PASS, PASS, FAIL, PASS])
     x.problems = [once, twice[0], twice[1], twice[0], twice[1], twice[2], twice[2]]
@@ -719,7 +748,9 @@ def test_culling_keeps_a_repeated_prompt_unless_all_its_responses_are_correct():
 
 
 def verifree_rows(model, x):
-    """g, i, number of tokens, ln pi(z#), L; with gradient, from each response as one row."""
+    """Yields g, i, the number of tokens, ln pi(z#) and L, with gradient, for each response as one
+    row.
+    """
     for g, i in np.ndindex(*x.rewards.shape):
         z, marker, _ = masked(x)[g][i].partition("#")
         kept = ids(z + marker)
@@ -732,14 +763,14 @@ def verifree_rows(model, x):
 
 
 def ascent(model, x, weights):
-    """What update goes along at ratio 1, without scaling."""
+    """The direction in which update goes at ratio 1, without scaling."""
     loss = policy_loss(response_logprobs(model, x), x.logprobs, x.A, weights)
     return torch.autograd.grad(-loss, model.parameters())
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_the_gradient_of_verifree_is_that_of_its_objective(temperature):
-    """The sampled answer trained, L of another temperature, a baseline that contains L_i."""
+    """The sampled answer is trained, L is of another temperature, or the baseline contains L_i."""
     model = tiny_gpt().double()
     problems = [problem(SUM, [3, 5], 2), problem(SUM, [5, 7], 2), problem(SUM, [9] * 8, 8)]
     texts = [["9,8#8$", "9,8$", "1#2#3$", "08# 8$"], ["12#12$", "####", ",,,,", "12#11$"]]
@@ -761,22 +792,25 @@ def test_the_gradient_of_verifree_is_that_of_its_objective(temperature):
 
 
 def test_verifree_is_an_exact_gradient_in_expectation():
-    """All groups of two responses, each as often as it is sampled: grad J, and no bias."""
+    """The expected gradient of verifree is not grad J, so it has a bias.
+
+    The test enumerates all groups of two responses, each weighted by its probability.
+    """
     model = tiny_gpt().double()
-    few = torch.full((V,), -1e3, dtype=torch.float64)  # other characters: next to impossible
+    few = torch.full((V,), -1e3, dtype=torch.float64)  # other characters are nearly impossible
     few[ids("1#$")] = 0.0
     model.unembed.register_forward_hook(lambda module, given, logits: logits + few)
     texts = ["$", "1$", "#$"] + [a + b + c for a in "1#" for b in "1#" for c in "1#$"]
     p = problem(SUM, [5, 6], 2)  # its answer is 11
     alone = scripted([p], [texts], T=3, model=model)
     pi = response_logprobs(model, alone)[0].sum(-1).exp()
-    close(pi.sum(), torch.ones_like(pi[0]))  # these are all texts
+    close(pi.sum(), torch.ones_like(pi[0]))  # there are no other texts
     L = torch.stack([row[-1] for row in verifree_rows(model, alone)])
     J = (pi * L).sum()
     pairs = [[a, b] for a in texts for b in texts]
     trained = advantages.verifree(scripted([p] * len(pairs), pairs, T=3, model=model))
     mu = torch.cartesian_prod(L, L).mean(1)
-    sd = (mu * (1 - mu)).sqrt() + 1e-6  # undivided is exact
+    sd = (mu * (1 - mu)).sqrt() + 1e-6  # without this division the gradient is exact
     weights = torch.cartesian_prod(pi, pi).prod(1) * sd / 2
     found = ascent(model, trained, weights.detach()[:, None, None] * trained.mask)
     torch.testing.assert_close(found, torch.autograd.grad(J, model.parameters()))
@@ -784,9 +818,10 @@ def test_verifree_is_an_exact_gradient_in_expectation():
 
 @pytest.mark.parametrize("G", [2, 4])
 def test_maxrl_is_an_exact_gradient_in_expectation(G):
-    """A mean over other rewards, or a group of fewer: not the gradient of sum_k pass@k / k.
+    """The mean is over other rewards, so the gradient is not that of sum_k pass@k / k.
 
-    All groups of G responses of one token, each as often as it is sampled; token 0 is correct.
+    The test enumerates all groups of G responses of one token, each weighted by its probability.
+    Token 0 is the correct one.
     """
     torch.manual_seed(SEED)
     logits = torch.randn(3, dtype=torch.float64, requires_grad=True)
@@ -794,7 +829,7 @@ def test_maxrl_is_an_exact_gradient_in_expectation(G):
     tokens = torch.cartesian_prod(*[torch.arange(3)] * G)[..., None]  # (3**G, G, 1)
     rewards = (tokens[..., 0] == 0).double()
     x = Rollout(tokens, tokens >= 0, rewards, None, None, None)
-    often = logp[tokens].sum((1, 2), keepdim=True).exp().detach()  # of each group
+    often = logp[tokens].sum((1, 2), keepdim=True).exp().detach()  # the probability of each group
     push = (often * advantages.maxrl(x).A * logp[tokens]).sum() / G
     p = logp[0].exp()  # pass@k is 1 - (1 - p)^k
     J = sum((1 - (1 - p) ** k) / k for k in range(1, G))
@@ -804,7 +839,7 @@ def test_maxrl_is_an_exact_gradient_in_expectation(G):
 # ---- (9) A policy that learns
 @pytest.mark.parametrize("sign", [+1, -1])
 def test_the_policy_learns(sign):
-    """Sampling, advantages or update do not fit together, although each does what it says."""
+    """Sampling, advantages and update do not fit together, although each of them is right."""
 
     def copy(level, draw):  # 7=07# 7
         n = draw(0, 10)
@@ -814,7 +849,7 @@ def test_the_policy_learns(sign):
     problems = [problem(copy_a_digit, [n], 1) for n in range(10)]
     torch.manual_seed(SEED)
     model = GPT(V, 12, layers=1, width=32)
-    train.warm_up(model, copy_a_digit, SEED, 1.0, 1.0, steps=60)  # or no reward would be found
+    train.warm_up(model, copy_a_digit, SEED, 1.0, 1.0, steps=60)  # else no response is correct
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     rewards = []
     for _ in range(61):
