@@ -15,6 +15,7 @@ grade:
 	python course/instructor/grade.py
 
 tables:
+	python -m studies.group
 	python -m studies.compare --only-tables
 	python -m studies.gradients --only-tables
 	python -m studies.displacement --only-tables

@@ -10,11 +10,12 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from scipy import stats
 
 from studies.common import TABLES, Interval, holm, markdown, paired, read_rows
 from studies.common import resampled, sign_flips, interval
-from studies.protocol import FIRST, HEAD, NAMES, RATES, SEARCHED, TASKS
-from studies.protocol import accuracy_by_rate, chosen_rate
+from studies.protocol import COMPARED, FIRST, HEAD, NAMES, PAIR, RATES, SEARCHED, TASKS, USUAL
+from studies.protocol import accuracy_by_rate, chosen_rate, title
 
 
 @dataclass
@@ -115,16 +116,52 @@ def effects(rows: list[dict]) -> list[Effect]:
 
 
 def mark_significant(results: list[Effect]) -> None:
-    """By Holm's correction over all variants but grpo, at their chosen rates, on both tasks.
+    """By Holm's correction over COMPARED, at their chosen rates, on both tasks.
 
     Variants that have no rows yet are counted as comparisons.
     """
-    names = NAMES[1:]
-    compared = [x for x in results if x.chosen and x.variant in names and x.task in TASKS]
+    compared = [x for x in results if x.chosen and x.variant in COMPARED and x.task in TASKS]
     p = {(x.task, x.variant): x.p for x in compared}
-    significant = holm(p, len(TASKS) * len(names))
+    significant = holm(p, len(TASKS) * len(COMPARED))
     for x in compared:
         x.significant = (x.task, x.variant) in significant
+
+
+# ---- How large is chance?
+def noise_floor(rows: list[dict], task: str) -> float:
+    """Standard deviation over base models of the difference of two runs of one algorithm.
+
+    PAIR at one rate is an A/A test: rounding turns a token, and from there the two runs differ.
+    """
+    reported = [row for row in rows if row["seed"] not in FIRST]
+    heads = [dict(zip(HEAD, (task, name, USUAL, ""))) for name in PAIR]
+    differences = np.subtract(*paired(reported, "mean_sampled", *heads))
+    return np.std(differences, ddof=1) if len(differences) > 1 else np.nan
+
+
+def smallest_visible(rows: list[dict], task: str) -> dict[int, float]:
+    """n -> half the 95 % interval, in points, of a mean of such differences over n base models."""
+    deviation = 100 * noise_floor(rows, task)
+    return {n: stats.t.ppf(0.975, n - 1) * deviation / n**0.5 for n in (3, 6, 12)}
+
+
+def table_of_noise(rows: list[dict]) -> str:
+    lines = []
+    for task in TASKS:
+        sizes = smallest_visible(rows, task)
+        texts = [f"{points:.1f}" for points in sizes.values()]
+        lines.append([task, f"{100 * noise_floor(rows, task):.2f}", *texts])
+    return markdown(["task", "deviation", *(f"{n} base models" for n in sizes)], lines)
+
+
+def words_about_noise(rows: list[dict], task: str) -> str:
+    deviation = 100 * noise_floor(rows, task)
+    sizes = [f"{n} of them {x:.1f}" for n, x in smallest_visible(rows, task).items()]
+    return (
+        f"Two runs of one algorithm on {task} differ by chance, with a standard deviation of "
+        f"{deviation:.2f} points.\nThe smallest differences that a mean over base models can show: "
+        f"{', '.join(sizes)} points."
+    )
 
 
 # ---- The page
@@ -156,7 +193,7 @@ def average(x: Effect) -> str:
 
 COLUMNS = {  # heading -> the text of an effect
     "task": lambda x: x.task,
-    "variant": lambda x: f"`{x.variant}`",
+    "variant": lambda x: f"`{title(x.variant)}`",
     "rate": lambda x: str(x.lr),
     "base models": lambda x: str(x.n),
     "average accuracy": average,
@@ -177,12 +214,13 @@ def table(results: list[Effect]) -> str:
 
 
 def table_of_rates(rows: list[dict]) -> str:
-    """The parameter study; what was chosen is bold."""
+    """The parameter study; what was chosen has a frame."""
     lines = []
     for task, variant in product(TASKS, SEARCHED):
         texts = {lr: f"{x:.1f}" for lr, x in accuracy_by_rate(rows, task, variant).items()}
-        best = chosen_rate(rows, task, variant)
-        texts |= {best: f"**{texts[best]}**"} if best else {}
+        chosen = chosen_rate(rows, task, variant)
+        if chosen:
+            texts[chosen] = f"<kbd>{texts[chosen]}</kbd>"
         lines.append([task, f"`{variant}`", *(texts.get(lr, "") for lr in RATES)])
     return markdown(["task", "variant", *(f"{lr:g}" for lr in RATES)], lines)
 
@@ -192,8 +230,10 @@ def page(rows: list[dict], results: list[Effect]) -> str:
     chosen = [x for x in results if x.chosen]
     both = [x for x in chosen if x.task in TASKS]
     parts = {
-        "variants": table([x for x in both if x.variant in NAMES]),
-        "same_rate": table([x for x in results if not x.chosen and not x.flags]),
+        "comparisons": len(TASKS) * len(COMPARED),
+        "variants": table([x for x in both if x.variant in ("grpo", *COMPARED)]),
+        "noise": table_of_noise(rows),
+        "other_rates": table([x for x in results if not x.chosen and not x.flags]),
         "controls": table([x for x in both if x.variant not in NAMES]),
         "free": table([x for x in results if x.flags]),
         "shortcut": table([x for x in chosen if x.task == "sum"]),

@@ -146,6 +146,8 @@ def resampled(statistic, n: int) -> Interval:
 
 def sign_flips(values) -> float:
     """The exact two-sided p of a mean that is 0 if each sign is as likely as the other."""
+    if len(values) < 2:
+        return 1.0
     settings = {"permutation_type": "samples", "n_resamples": np.inf, "vectorized": True}
     return stats.permutation_test((values,), np.mean, **settings).pvalue
 

@@ -4,7 +4,7 @@ protocol.md is the protocol. Every seed has a base model of its own, and for one
 draw the same problems in the same order (culling apart), so differences from grpo are paired. Sets:
 
     rates      base models 1-3: each variant at three learning rates, or four (studies/protocol.py)
-    variants   4-15: each variant at the best of these, and at that of grpo
+    variants   4-15: each variant at the one chosen from these, and at that of grpo
     forms      rates as above of experiment 5's other forms and of critic_bounded; then 4-9
     controls   4-9: the other controls, at grpo's rate
     free       4-9: grpo and compensation on add without clip and limit, each at its own rate
@@ -22,12 +22,13 @@ given:
     scaled              share of training steps whose mean gradient norm was above the limit
     0, 25, ... 400      sampled accuracy after this many training steps
 
-results/compare.md and four pictures are made from that file alone. And:
+results/compare.md and three pictures are made from that file alone. And:
 
     --finished               adds rows of runs that have finished in --out, and runs nothing
     --verify add grpo 4      makes a committed run again and says which columns agree
-    --variants mine other    trains these beside grpo, on --tasks and --seeds, and writes no file of
-                             results/; --lr, and what else stands on the line, goes to train.py
+    --variants mine other    trains these beside grpo, on --tasks and --seeds, and draws them beside
+                             the committed ones; --lr, and what else stands on the line, goes to
+                             train.py; only --out is written to
 """
 
 import json
@@ -38,9 +39,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from studies import pictures
-from studies.analysis import effect, effects, page, table
+from studies.analysis import effect, effects, page, table, words_about_noise
 from studies.common import cells, matching, options, publish, read_rows, side_by_side, write_rows
-from studies.protocol import FIRST, ROWS, SETS, TASKS
+from studies.protocol import COMPARED, FIRST, ROWS, SETS, TASKS
 from studies.protocol import accuracy_by_rate, chosen_rate, rates_to_try
 from studies.runs import Run, folder_of, is_finished
 
@@ -122,7 +123,7 @@ def verify(task: str, variant: str, seed: str) -> None:
 
 
 def beside_grpo(args, flags: list[str]) -> None:
-    """Trains --variants and grpo and prints the differences."""
+    """Trains --variants and grpo, and prints and draws the differences."""
     tasks = args.tasks or ["add"]
     names = ["grpo", *args.variants]
     flags = " ".join(flags)
@@ -133,7 +134,15 @@ def beside_grpo(args, flags: list[str]) -> None:
     for task, name in product(tasks, args.variants):
         ours = {"task": task, "variant": name, "lr": args.lr, "flags": flags}
         results.append(effect(rows, ours, ours | {"variant": "grpo"}))
-    print(f"{table(results)}\n\nThe runs are in {args.out}: python -m tools.curves draws them.")
+    rows = read_rows(ROWS)
+    committed = [x for x in effects(rows) if x.chosen and x.variant in COMPARED]
+    path = Path(args.out, "forest.png")
+    pictures.forest(path, [*committed, *results], tasks)
+    print(table(results))
+    for task in tasks:
+        print(f"\n{words_about_noise(rows, task)}" if task in TASKS else "")
+    print(f"{path} shows your variants beside the committed ones, which have twelve base models.")
+    print(f"The runs are in {args.out}: python -m tools.curves draws them.")
 
 
 def main() -> None:
@@ -155,7 +164,7 @@ def main() -> None:
     rows = read_rows(ROWS)
     results = effects(rows)
     publish(ROWS, page(rows, results))
-    pictures.draw(rows, results)
+    pictures.draw(results)
 
 
 if __name__ == "__main__":

@@ -155,8 +155,9 @@ def main() -> None:
     if args.variant:
         return beside_others(args.variant, args.tasks[0], args.seeds[0], args.out)
     rows = complete(ROWS, measure, [*FUNCTIONS, "critic", *SIZES], args)
-    publish(ROWS, page(rows))
-    draw(rows, effects(read_rows(RUNS)))
+    results = effects(read_rows(RUNS))
+    publish(ROWS, page(rows, results))
+    draw(rows, results)
 
 
 if __name__ == "__main__":

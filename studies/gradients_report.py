@@ -1,14 +1,18 @@
 """What the rows of studies.gradients say: a table, and a picture beside the effects in training."""
 
+from pathlib import Path
+
 import numpy as np
 from scipy.stats import spearmanr
 
 from studies.analysis import Effect
-from studies.common import Interval, by_seed, markdown, matching, paired, resampled
-from studies.pictures import WIDTH, look, name_lines, picture
-from studies.protocol import NAMES, TASKS
+from studies.common import TABLES, Interval, by_seed, markdown, matching, paired, resampled
+from studies.pictures import WIDTH, picture, sign
+from studies.protocol import COMPARED, PAIR, TASKS, title
 
 COLUMNS = {"cosine": "cosine", "mean_cosine": "mean cosine", "snr": "signal-to-noise ratio"}
+BOTTOM = -12  # points; what loses more is an arrow
+PLACES = [(x, y) for y in (0, 9, -9, 18, -18, 27, -27, 36, -36) for x in (9, -9)]  # of a name
 
 
 # ---- The table
@@ -31,51 +35,105 @@ def table(rows: list[dict]) -> str:
     """Means over base models of one task, with intervals."""
     lines = []
     for name, ratio in relative(rows).items():
+        if name == PAIR[1]:
+            continue
         means = [mean(by_seed(rows, column, variant=name).values()) for column in COLUMNS]
-        lines.append([f"`{name}`", *(f"{x:.2f}" for x in (*means, ratio))])
+        lines.append([f"`{title(name)}`", *(f"{x:.2f}" for x in (*means, ratio))])
     return markdown(["variant or control", *COLUMNS.values(), "relative to `grpo`"], lines)
 
 
-def page(rows: list[dict]) -> str:
+def of_tasks(rows: list[dict], results: list[Effect]) -> str:
+    """What the ratios say about training: one line for each task."""
+    lines = []
+    for task in TASKS:
+        pairs = ratios_and_effects(rows, results, task)
+        variants = [pair for pair in pairs if pair[1].variant in COMPARED]
+        significant = [pair for pair in variants if pair[1].significant]
+        same = [(ratio.value > 1) == (x.average.value > 0) for ratio, x in significant]
+        texts = [f"{rank_correlation(some):.2f}" for some in (variants, pairs)]
+        lines.append([task, *texts, f"{sum(same)} of {len(same)}"])
+    header = ["task", "variants", "variants and controls", "significant: on the same side"]
+    return markdown(header, lines)
+
+
+def page(rows: list[dict], results: list[Effect]) -> str:
     tables = [f"\n## {task}\n\n{table(matching(rows, task=task))}\n" for task in TASKS]
-    return "\n".join(["# Bias and noise. studies/gradients.py has the formulas", *tables])
+    template = Path(__file__).with_name("gradients.template.txt").read_text(encoding="utf-8")
+    return template.format(tables="\n".join(tables), of_tasks=of_tasks(rows, results))
 
 
-# ---- The picture
+# ---- Beside the effects in training
 def ratios_and_effects(rows: list[dict], results: list[Effect], task: str) -> list[tuple]:
     """Of variants and controls the relative signal-to-noise ratio, and the effect in training."""
     ratios = relative(matching(rows, task=task))
     pairs = []
     for x in results:
-        if x.task == task and x.chosen and x.variant != "grpo" and x.variant in ratios:
+        named_once = x.variant not in ("grpo", PAIR[1])
+        if x.task == task and x.chosen and named_once and x.variant in ratios:
             pairs.append((ratios[x.variant], x))
     return pairs
 
 
-def draw_task(ax, pairs: list[tuple], task: str) -> None:
-    """A dot a variant, a cross a control; grpo is where lines cross; in colour the significant.
+def rank_correlation(pairs: list[tuple]) -> Interval:
+    """Spearman's, with an interval that resamples variants."""
+    points = np.array([(ratio.value, x.average.value) for ratio, x in pairs])  # (dots, 2)
+    return resampled(lambda drawn: spearmanr(points[drawn]).statistic, len(points))
 
-    What loses more than 25 points is left out of the picture, but not of the correlation.
-    """
-    for ratio, x in pairs:
-        how = look(x.variant) if x.significant else {"color": "0.5"}
-        mark = "o" if x.variant in NAMES else "x"
-        ax.plot(ratio.value, 100 * x.average.value, mark, label=x.variant, **how)
-    ax.set_title(task)
-    if len(pairs) > 2:
-        points = np.array([(ratio.value, x.average.value) for ratio, x in pairs])  # (dots, 2)
-        correlation = resampled(lambda drawn: spearmanr(points[drawn]).statistic, len(points))
-        ax.set_title(f"{task}\nSpearman {correlation:.2f}", fontsize=10)
-    ax.axhline(0, color="0.8", zorder=0)
-    ax.axvline(1, color="0.8", zorder=0)
-    ax.set(xlabel="signal-to-noise ratio, over grpo's", xscale="log", ylim=(-25, None))
-    ax.set_xticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", 1, 2, 4])
-    ax.minorticks_off()
-    name_lines(ax, 0.05)
+
+def cross(ax, ratio: Interval, x: Effect) -> None:
+    """A dot with both intervals; an arrow if it is below the picture."""
+    how = sign(x)
+    value, low, high = x.average.times(100)
+    if value < BOTTOM:
+        ax.plot(ratio.value, BOTTOM, "v", clip_on=False, **how)
+    else:
+        ax.plot([ratio.low, ratio.high], [value, value], linewidth=1, **how)
+        ax.plot([ratio.value, ratio.value], [low, high], linewidth=1, **how)
+        face = how["color"] if x.significant else "white"
+        ax.plot(ratio.value, value, "o", markersize=5, markerfacecolor=face, **how)
+
+
+def name_dots(ax, pairs: list[tuple], named: list[tuple]) -> None:
+    """Writes the names of some dots near them, where neither a dot nor a name is yet."""
+    ax.figure.draw_without_rendering()  # now it is known where everything is
+    dots = {x.variant: (ratio.value, max(100 * x.average.value, BOTTOM)) for ratio, x in pairs}
+    taken = [line.get_window_extent().padded(4) for line in ax.lines[2:]]  # but not the two axes
+    for _, x in named:
+        points = 100 * x.average.value
+        text = title(x.variant) + (f" {points:+.0f}" if points < BOTTOM else "")
+        for dx, dy in PLACES:
+            place = {"xy": dots[x.variant], "xytext": (dx, dy), "textcoords": "offset points"}
+            how = {"ha": "left" if dx > 0 else "right", "va": "center", "fontsize": 9}
+            label = ax.annotate(text, **place, **how, in_layout=False)
+            box = label.get_window_extent()
+            inside = ax.bbox.containsx(box.x0) and ax.bbox.containsx(box.x1)
+            inside = inside and ax.bbox.containsy(box.y0)
+            if inside and not any(box.overlaps(other) for other in taken):
+                joined = {"arrowstyle": "-", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2} | sign(x)
+                ax.annotate("", **place, arrowprops=joined)
+                taken.append(box)
+                break
+            label.remove()
 
 
 def draw(rows: list[dict], results: list[Effect]) -> None:
-    with picture("gradients.png", 2, figsize=(WIDTH, 5)) as axes:
-        axes[0].set_ylabel("average accuracy during training\nminus grpo's, points")
-        for ax, task in zip(axes, TASKS):
-            draw_task(ax, ratios_and_effects(rows, results, task), task)
+    """Ratio against effect: a row a task, variants on the left and controls on the right."""
+    size = {"figsize": (WIDTH, 7.2), "sharex": True, "sharey": True}
+    with picture(TABLES / "gradients.png", 2, 2, **size) as axes:
+        for line, task in zip(axes, TASKS):
+            pairs = ratios_and_effects(rows, results, task)
+            for ax, kind in zip(line, ("variants", "controls")):
+                ax.axhline(0, color="black", linewidth=0.8)
+                ax.axvline(1, color="black", linewidth=0.8)
+                ax.set(title=f"{task}: {kind}", xscale="log", xlim=(0.12, 8), ylim=(BOTTOM, 10.5))
+                ax.set_xticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", 1, 2, 4])
+                ax.set_yticks([-10, -5, 0, 5, 10])
+                ax.minorticks_off()
+                shown = [pair for pair in pairs if (pair[1].variant in COMPARED) == (ax is line[0])]
+                for ratio, x in shown:
+                    cross(ax, ratio, x)
+                named = [pair for pair in shown if pair[1].significant or ax is line[1]]
+                name_dots(ax, shown, named)
+            line[0].set_ylabel("points above grpo in training")
+        for ax in axes[1]:
+            ax.set_xlabel("signal-to-noise ratio, times grpo's")

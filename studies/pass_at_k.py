@@ -22,7 +22,7 @@ from scipy.stats import hypergeom
 
 from grpo import sample_rollout
 from studies.common import TABLES, matching, study
-from studies.pictures import WIDTH, band, look, name_lines, picture
+from studies.pictures import EXAMPLES, NEUTRAL, WIDTH, band, look, name_lines, picture
 from studies.protocol import SIX
 from studies.runs import rows_of_models
 from tasks import TASKS, make_problems
@@ -52,20 +52,42 @@ def accuracy_by_k(model, task: str) -> dict[str, float]:
     return {str(k): pass_at(k, correct) for k in SIZES}
 
 
+def crossing(base: np.ndarray, trained: np.ndarray) -> float:
+    """The k at which the mean curve of the base model overtakes; NaN if it never does.
+
+    Between two k the curves are straight lines over log k.
+    """
+    ahead = trained - base
+    if ahead[-1] > 0:
+        return np.nan
+    j = np.flatnonzero(ahead > 0)[-1]  # from the next one on the base model is ahead
+    return 2 ** (j + ahead[j] / (ahead[j] - ahead[j + 1]))
+
+
 def draw(ax, rows: list[dict]) -> None:
-    """A curve a model, and its 95 % t interval over base models."""
+    """A curve a model with its 95 % t interval; a ring where the base model overtakes."""
+    curves = {}
     for name in ("base", *AFTER):
         passes = [[row[str(k)] for k in SIZES] for row in matching(rows, model=name)]
-        how = look(name) if name in AFTER else {"color": "0.6", "linestyle": "--"}
-        band(ax, SIZES, np.array(passes), label=name, **how)
+        curves[name] = np.mean(passes, axis=0)
+        how = look(name) if name in AFTER else {"color": NEUTRAL, "linestyle": "--"}
+        band(ax, SIZES, np.array(passes), label=name, linewidth=2, **how)
+    for name in AFTER:
+        k = crossing(curves["base"], curves[name])
+        height = 100 * np.interp(np.log2(k), range(len(SIZES)), curves["base"])
+        ring = {"markerfacecolor": "white", "markeredgewidth": 2, "zorder": 3, "label": "_ring"}
+        ax.plot(k, height, "o", markersize=8, **ring, **look(name))
+        ax.plot([k, k], [8, height - 2], ":", linewidth=1, label="_down", **look(name))
+        ax.text(k, 3, f"{k:.0f}", ha="center", **look(name))
     ax.set_xscale("log", base=2)
     ax.set_xticks(SIZES, SIZES)
-    ax.set(xlabel="k, responses to a problem", ylabel="pass@k, %", ylim=(0, 100))
-    name_lines(ax, 0.05)
+    ax.set(title=EXAMPLES["mul"], xlabel="k, responses to a problem", ylabel="pass@k, %")
+    ax.set(xlim=(1, SIZES[-1]), ylim=(0, 100))
+    name_lines(ax)
 
 
 if __name__ == "__main__":
     measure = partial(rows_of_models, accuracy_by_k)
     rows = study(__doc__, TABLES / "pass_at_k.csv", measure, ("base", *AFTER), ("mul",), SIX)
-    with picture("pass_at_k.png", figsize=(WIDTH, 3.8)) as ax:
+    with picture(TABLES / "pass_at_k.png", figsize=(WIDTH, 4.0)) as ax:
         draw(ax, rows)

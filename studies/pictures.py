@@ -1,6 +1,8 @@
 """How studies draw, and the pictures of studies.compare.
 
-A variant looks the same in all pictures; its name stands where its line ends.
+A variant has one colour in all pictures, and its name stands where its line ends. Blue is above
+grpo and orange below. Pictures are made for a width of 800 pixels: there their letters are as large
+as the text around them.
 """
 
 from contextlib import contextmanager
@@ -9,16 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.analysis import Effect
+from studies.analysis import Effect, seconds_by_variant
 from studies.common import TABLES, interval
-from studies.protocol import FORMS, NAMES, RATES, TASKS, accuracy_by_rate
+from studies.protocol import COMPARED, FORMS, TASKS, TWELVE, title
 
-SPLIT = ("critic", "culling")  # some runs collapse, others do not: single runs are drawn
-PAIR = ["grpo", "verifree"]
-ANSWERS = ["grpo", "likelihood", "verifree", *FORMS]
 # A colour for each name, dark enough for text on white. Blue and orange are no variant's: they are
 # signs, here and in the lectures.
-UP, DOWN, NEUTRAL = "#0072B2", "#D55E00", "#767676"
+UP = "#0072B2"
+DOWN = "#D55E00"
+NEUTRAL = "#6B6B6B"
 COLOURS = {
     "grpo": "#000000",
     "dr_grpo": "#5A5A5A",
@@ -41,7 +42,11 @@ COLOURS = {
     "dense": "#7C5C2E",
     "log_likelihood": "#2B5F6B",
 }
-WIDTH = 6.7  # inches: 804 pixels
+WIDTH = 6.7  # inches: 804 pixels of two dots
+EXAMPLES = {"add": "add: 347+285=", "mul": "mul: 347*8=", "sum": "sum: 7+8+5="}
+LIMIT = 10.5  # points on either side of grpo in the forest plot
+CURVES = ["grpo", "verifree", "likelihood", "half"]
+ANSWERS = ["grpo", "likelihood", "verifree", *FORMS]
 
 
 # ---- What all studies draw with
@@ -51,20 +56,28 @@ def pyplot():
 
     plt.switch_backend("Agg")
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    plt.rcParams.update({"axes.titlesize": 10.5, "axes.titleweight": "bold"})
     return plt
 
 
 @contextmanager
-def picture(name: str | Path, panels: int = 1, rows: int = 1, **settings):
-    """The axes to draw on, an array if there are several panels; then results/<name> is written."""
+def picture(path: Path, panels: int = 1, rows: int = 1, **settings):
+    """The axes to draw on, an array if there are several panels; then the picture is written."""
     figure, axes = pyplot().subplots(rows, panels, layout="constrained", **settings)
     yield axes
-    figure.savefig(TABLES / name, dpi=120)
+    figure.savefig(path, dpi=240)
 
 
 def look(name: str) -> dict:
     """The colour of a variant or form of experiment 5; what has no colour of its own is grey."""
     return {"color": COLOURS.get(name, NEUTRAL)}
+
+
+def sign(x: Effect) -> dict:
+    """Blue above grpo and orange below; grey if the difference is not significant."""
+    if not x.significant:
+        return {"color": NEUTRAL}
+    return {"color": UP if x.average.value > 0 else DOWN}
 
 
 def band(ax, x, runs: np.ndarray, **how) -> None:
@@ -74,93 +87,128 @@ def band(ax, x, runs: np.ndarray, **how) -> None:
     ax.fill_between(x, low, high, color=how["color"], alpha=0.2, linewidth=0)
 
 
-def name_lines(ax, apart: float) -> None:
-    """Writes the label of each line that has one to the right of the axes, where the line ends.
+def name_lines(ax, names: list[str] | None = None, apart: float = 0.08) -> None:
+    """Writes the name of each line to the right of the axes, where the line ends.
 
-    Names that would touch move down until they are `apart`, a share of the axes' height. A thin
-    line joins a name and its line.
+    names: of all lines; else their labels, without those that begin with _. Names are at least
+    `apart`, a share of the axes' height. A thin line joins a name that had to move and its line.
     """
-    low, high = ax.get_ylim()
-    named = [line for line in ax.lines if not line.get_label().startswith("_")]
-    place = np.inf
-    for line in sorted(named, key=lambda line: -line.get_ydata()[-1]):
-        x, y = line.get_xydata()[-1]
-        place = min((y - low) / (high - low), place - apart)
+    ax.autoscale_view()  # matplotlib would find the limits only when it draws
+    to_axes = ax.transData + ax.transAxes.inverted()
+    names = names or [line.get_label() for line in ax.lines]
+    named = [pair for pair in zip(ax.lines, names) if not pair[1].startswith("_")]
+    ends = [to_axes.transform(line.get_xydata()[-1])[1] for line, _ in named]
+    for i, height in zip(np.argsort(ends), spread(np.sort(ends), apart)):
+        line, name = named[i]
         colour = line.get_color()
-        joined = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "relpos": (0, 0.5)}
-        text = {"color": colour, "fontsize": 8, "va": "center", "arrowprops": joined}
-        ax.annotate(line.get_label(), (x, y), (1.05, place), textcoords="axes fraction", **text)
+        joined = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "relpos": (0, 0.5)}
+        text = {"color": colour, "va": "center", "arrowprops": joined}
+        ax.annotate(name, line.get_xydata()[-1], (1.04, height), textcoords="axes fraction", **text)
 
 
-# ---- What studies.compare draws
-def grid(name: str | Path, panels: dict[str, list], columns: int, height: float) -> None:
-    """Learning curves. panels: title -> lines, each a label, an effect and a look.
-
-    As in matplotlib, a label that begins with _ is not shown.
-    """
-    rows = -(-len(panels) // columns)
-    size = {"figsize": (WIDTH, height * rows), "sharey": True, "squeeze": False}
-    with picture(name, columns, rows, **size) as axes:
-        for ax in axes.flat[len(panels) :]:
-            ax.set_axis_off()
-        for ax in axes[:, 0]:
-            ax.set_ylabel("sampled\naccuracy, %")
-        for ax, (title, lines) in zip(axes.flat, panels.items()):
-            for label, x, how in lines:
-                band(ax, x.steps, x.curves, label=label, linewidth=1.5, **how)
-                if x.variant in SPLIT:
-                    ax.plot(x.steps, 100 * x.curves.T, linewidth=0.4, color=how["color"])
-            ax.set(title=title, xlabel="training step", ylim=(0, 100))
-            ax.locator_params(axis="x", nbins=2)
-            name_lines(ax, 0.14 / height)
+def spread(heights: np.ndarray, apart: float) -> np.ndarray:
+    """Heights from 0 to 1 in order, moved as little as possible until they are `apart`."""
+    steps = apart * np.arange(len(heights))
+    least = heights - steps  # has to rise along the names, and then no two of them touch
+    moved = [(np.maximum.accumulate(least)[i] + least[i:].min()) / 2 for i in range(len(least))]
+    return np.maximum.accumulate(moved) + steps
 
 
-def lines_of(results: list[Effect], task: str, names: list[str]) -> list[tuple]:
-    """The lines of these variants in a panel of one task: base models 4 to 9, which all have."""
-    lines = []
+# ---- Differences from grpo
+def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
+    """A dot and an interval for each variant, a panel a task; the best mean over tasks on top."""
+    shown = [x for x in results if x.task in tasks and x.variant != "grpo"]
+    found = {(x.task, x.variant): x for x in shown}
+    means = {}
+    for name in dict.fromkeys(name for _, name in found):
+        values = [found[task, name].average.value for task in tasks if (task, name) in found]
+        means[name] = np.mean(values)
+    names = sorted(means, key=means.get)  # from the bottom
+    size = {"figsize": (WIDTH, 1.1 + 0.27 * len(names)), "sharey": True, "squeeze": False}
+    with picture(path, len(tasks), **size) as axes:
+        for ax, task in zip(axes[0], tasks):
+            ax.axvline(0, color="black", linewidth=1)
+            ax.set(title=EXAMPLES[task], xlim=(-LIMIT, LIMIT), xlabel="points above grpo")
+            ax.set_xticks([-10, -5, 0, 5, 10])
+            ax.text(1.03, len(names) - 0.4, "time", transform=ax.get_yaxis_transform())
+            for y, name in enumerate(names):
+                ax.axhline(y, color="0.9", linewidth=0.6, zorder=0)
+                if (task, name) in found:
+                    dot_and_interval(ax, y, found[task, name])
+        axes[0, 0].set_yticks(range(len(names)), [title(name) for name in names])
+        axes[0, 0].set_ylim(-0.6, len(names) - 0.4)
+
+
+def dot_and_interval(ax, y: int, x: Effect) -> None:
+    """One line of a panel, with an arrow where the value is outside, and the time of a step."""
+    value, low, high = x.average.times(100)
+    how = sign(x)
+    ax.plot([low, high], [y, y], linewidth=2 if x.significant else 1, **how)
+    if abs(value) > LIMIT:
+        edge = np.copysign(LIMIT, value)
+        ax.plot(edge, y, "<" if value < 0 else ">", clip_on=False, markersize=7, **how)
+        ax.text(0.93 * edge, y + 0.12, f"{value:+.0f}", ha="left" if value < 0 else "right")
+    else:
+        face = how["color"] if x.significant else "white"
+        ax.plot(value, y, "o", markersize=6, markerfacecolor=face, **how)
+    time = seconds_by_variant().get((x.task, x.variant))
+    note = f"x{float(time):.1f}" if time else ""
+    if x.n < len(TWELVE):
+        note = f"{note} n={x.n}"
+    ax.text(1.03, y, note, transform=ax.get_yaxis_transform(), va="center", color=NEUTRAL)
+
+
+# ---- Learning curves
+def curves_of(ax, results: list[Effect], names: list[str], task: str) -> None:
+    """The mean curve of each variant; its name, and the accuracy at which it ends."""
     for x in results:
         if x.task == task and x.variant in names:
-            lines.append((x.variant, replace(x, curves=x.curves[:6]), look(x.variant)))
-    return lines
+            mean = 100 * x.curves.mean(0)
+            label = f"{x.variant} {mean[-1]:.0f} %"
+            ax.plot(x.steps, mean, linewidth=2, label=label, **look(x.variant))
 
 
-def beside_grpo(results: list[Effect], variant: str) -> list[tuple]:
-    """The lines of one variant on both tasks, grey if not significant; dotted, grpo's beside it."""
-    lines = []
-    for x in results:
-        if x.variant == variant and x.task in TASKS:
-            grpo = replace(x, variant="grpo", curves=x.curves_of_grpo)
-            lines.append((x.task, x, look(variant) if x.significant else {"color": "0.6"}))
-            lines.append(("_grpo", grpo, {"color": "black", "linestyle": ":"}))
-    return lines
+def single_runs(ax, x: Effect) -> None:
+    """Every run of a variant, and the mean of grpo's as a dotted line."""
+    ax.plot(x.steps, 100 * x.curves.T, linewidth=1, label="_run", **look(x.variant))
+    ax.plot(x.steps, 100 * x.curves_of_grpo.mean(0), ":", linewidth=2, label="grpo", color="black")
 
 
-def parameter_study(rows: list[dict]) -> None:
-    """Learning rate against average accuracy during training, of the base models for it."""
-    with picture("rates.png", len(TASKS), figsize=(WIDTH, 4.5)) as axes:
-        axes[0].set_ylabel("average accuracy during training, %")
+def finish(ax, heading: str) -> None:
+    ax.set(title=heading, xlabel="training step", ylim=(0, 100), xlim=(0, 400))
+    ax.set_xticks(range(0, 401, 100))
+    name_lines(ax)
+
+
+def learning(path: Path, results: list[Effect]) -> None:
+    """Above, what gains most; below, single runs of what splits on add."""
+    with picture(path, 2, 2, figsize=(WIDTH, 5.6), sharey=True) as axes:
+        for ax, task in zip(axes[0], TASKS):
+            curves_of(ax, results, CURVES, task)
+            finish(ax, EXAMPLES[task])
+        for ax, name in zip(axes[1], ("critic", "culling")):
+            for x in results:
+                if (x.task, x.variant) == ("add", name):
+                    single_runs(ax, x)
+                    finish(ax, f"{name} on add, {x.n} single runs")
+        for ax in axes[:, 0]:
+            ax.set_ylabel("sampled accuracy, %")
+
+
+def answers(path: Path, results: list[Effect]) -> None:
+    """The forms of experiment 5, of the six base models that all of them have."""
+    with picture(path, 2, figsize=(WIDTH, 3.6), sharey=True) as axes:
+        axes[0].set_ylabel("sampled accuracy, %")
         for ax, task in zip(axes, TASKS):
-            for name in NAMES:
-                accuracy = accuracy_by_rate(rows, task, name)
-                if accuracy:
-                    how = {"marker": ".", "label": name} | look(name)
-                    ax.plot([*accuracy], [*accuracy.values()], **how)
-            ax.set(title=task, xscale="log", xlabel="learning rate")
-            ax.set_xticks(RATES, [f"{lr:g}" for lr in RATES], rotation=45)
-            ax.minorticks_off()
-            name_lines(ax, 0.04)
+            six = [replace(x, curves=x.curves[:6]) for x in results]
+            curves_of(ax, six, ANSWERS, task)
+            finish(ax, EXAMPLES[task])
 
 
-def draw(rows: list[dict], results: list[Effect]) -> None:
-    """All of them, as far as there are rows; results: what effects() returns."""
-    if accuracy_by_rate(rows, "add", "grpo"):
-        parameter_study(rows)
+def draw(results: list[Effect]) -> None:
+    """All pictures of studies.compare, if there are rows; results: what effects() returns."""
     chosen = [x for x in results if x.chosen]
-    there = {x.variant for x in chosen}
     if chosen:
-        learning = {task: lines_of(chosen, task, PAIR) for task in (*TASKS, "sum")}
-        grid("learning.png", learning, 3, 2.8)
-        answers = {task: lines_of(chosen, task, ANSWERS) for task in TASKS}
-        grid("answers.png", answers, 2, 3)
-        curves = {name: beside_grpo(chosen, name) for name in NAMES[1:] if name in there}
-        grid("curves.png", curves, 5, 1.7)
+        forest(TABLES / "forest.png", [x for x in chosen if x.variant in COMPARED])
+        learning(TABLES / "learning.png", chosen)
+        answers(TABLES / "answers.png", chosen)

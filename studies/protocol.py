@@ -21,6 +21,10 @@ RATES = sorted(sum(BEYOND.values(), [*GRID]))
 NAMES = [*VARIANTS]  # grpo is the first
 FORMS = ["substituted", "substituted_up", "dense", "log_likelihood"]  # of experiment 5
 SEARCHED = [name for name in NAMES if name != "culling"] + FORMS + ["critic_bounded"]
+USUAL = 3e-4  # the rate of grpo, which a variant takes ...
+MARGIN = 1.5  # ... unless another one is better by more points than this (protocol.md)
+PAIR = ("dr_grpo", "rloo")  # two names of one algorithm: the first one's runs stand for both
+COMPARED = [name for name in NAMES if name not in ("grpo", PAIR[1])]  # with grpo, for Holm
 
 FREE = "--clip-low 1 --clip-high 1e9 --max-grad-norm 1e9"
 SETS = {  # set: variants or controls, tasks, base models, flags
@@ -51,8 +55,18 @@ def rates_to_try(accuracy: dict[float, float]) -> list[float]:
 
 
 def chosen_rate(rows: list[dict], task: str, variant: str) -> float | None:
-    """The best rate; None before all are there. What is not searched takes grpo's, `sum` add's."""
+    """The usual rate, or the best one if that is better by more than MARGIN.
+
+    None before all rates are there. What is not searched takes the rate of grpo, `sum` that of add.
+    """
     variant = variant if variant in SEARCHED else "grpo"
     accuracy = accuracy_by_rate(rows, "add" if task == "sum" else task, variant)
-    complete = accuracy.keys() >= {*rates_to_try(accuracy)}
-    return max(accuracy, key=accuracy.get) if complete else None
+    if not accuracy.keys() >= {*rates_to_try(accuracy)}:
+        return None
+    best = max(accuracy, key=accuracy.get)
+    return best if accuracy[best] > accuracy[USUAL] + MARGIN else USUAL
+
+
+def title(name: str) -> str:
+    """The name in tables and pictures."""
+    return " = ".join(PAIR) if name == PAIR[0] else name

@@ -50,6 +50,11 @@ def test_rates():
     assert protocol.chosen_rate(rows, "add", "nthr") is None  # the end of the grid
     accuracy = protocol.accuracy_by_rate(rows, "add", "nthr")
     assert protocol.rates_to_try(accuracy) == [3e-4, 1.5e-4, 6e-4, 1.2e-3]
+    level = searched("add", "half", [0.7, 0.71, 0.5]) + searched("add", "rloo", [0.7, 0.716, 0.5])
+    level += made("add", "half", 7.5e-5, [0.714] * 3)
+    level += made("add", "rloo", 7.5e-5, [0.1] * 3)
+    assert protocol.chosen_rate(level, "add", "half") == 3e-4  # 1.4 points are no reason
+    assert protocol.chosen_rate(level, "add", "rloo") == 1.5e-4
     for beyond, best in ((0.75, 6e-4), (0.9, 1.2e-3)):
         more = made("add", "nthr", 1.2e-3, [beyond] * 3)
         assert protocol.chosen_rate([*rows, *more], "add", "nthr") == best
@@ -170,6 +175,29 @@ def test_colours():
         assert 1.05 / (luminance + 0.05) >= 4.5, name  # the contrast of WCAG 2
 
 
+def test_noise_floor():
+    """A deviation of other rows, of n in place of n - 1, or over one base model's mean."""
+    rows = [*made("add", "dr_grpo", 3e-4, [0.9] * 3), *made("add", "rloo", 3e-4, [0.1] * 3)]
+    rows += made("add", "dr_grpo", 3e-4, [0.50, 0.51, 0.52], range(4, 7))
+    rows += made("add", "rloo", 3e-4, [0.50, 0.50, 0.50], range(4, 7))
+    rows += made("add", "rloo", 1.5e-4, [0.2, 0.3, 0.9], range(4, 7))
+    assert analysis.noise_floor(rows, "add") == pytest.approx(0.01)
+    sizes = analysis.smallest_visible(rows, "add")
+    assert sizes == pytest.approx({3: 2.484, 6: 1.049, 12: 0.635}, abs=1e-3)
+    _, low, high = common.interval([0.00, 0.01, 0.02])
+    assert sizes[3] == pytest.approx(100 * (high - low) / 2)
+    assert "with a standard deviation of 1.00" in analysis.words_about_noise(rows, "add")
+
+
+def test_names_do_not_touch():
+    """Names nearer than they may be, out of order, or moved although there is room."""
+    assert pictures.spread(np.array([0.1, 0.5, 0.9]), 0.1) == pytest.approx([0.1, 0.5, 0.9])
+    assert pictures.spread(np.array([0.5, 0.5, 0.9]), 0.1) == pytest.approx([0.45, 0.55, 0.9])
+    heights = pictures.spread(np.array([0.5, 0.51, 0.53, 0.54]), 0.1)
+    assert np.diff(heights) == pytest.approx([0.1] * 3)
+    assert heights.mean() == pytest.approx(0.52, abs=0.02)
+
+
 def test_a_page_of_some_rows(tmp_path, monkeypatch):
     """Other pairs of runs, another family of comparisons, bold for what is not significant."""
     monkeypatch.setattr(pictures, "TABLES", tmp_path)
@@ -203,16 +231,16 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
         effects[x.task, x.variant, x.lr, x.flags] = (*gains, x.n)
     assert effects == expected
     assert {x.variant for x in results if x.significant} == {"half", "critic"}
-    (_, grpo, _) = pictures.beside_grpo([x for x in results if x.chosen], "nthr")[1]
-    assert grpo.curves[:, -1].mean() == pytest.approx(level[:9].mean(), abs=1e-4)
+    (nthr,) = [x for x in results if x.variant == "nthr" and x.chosen]
+    assert nthr.curves_of_grpo[:, -1].mean() == pytest.approx(level[:9].mean(), abs=1e-4)
     page = analysis.page(first, results)
     assert (page.count("**+"), page.count("**-")) == (1, 1)
     parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
-    assert parts == [0, 4, 1, 1, 2, 0, len(SEARCHED)]
+    assert parts == [0, 4, 1, 0, 1, 2, 0, 1, len(SEARCHED)]
     assert "| add | `half` | 0.0003 | 12 | **+10.0" in page
     assert page.count("| sum |") == 2
-    pictures.draw([], [])
+    pictures.draw([])
     assert not [*tmp_path.glob("*.png")]
-    pictures.draw(first, results)
+    pictures.draw(results)
     drawn = {path.name for path in tmp_path.glob("*.png")}
-    assert drawn == {"learning.png", "answers.png", "curves.png", "rates.png"}
+    assert drawn == {"forest.png", "learning.png", "answers.png"}

@@ -13,7 +13,7 @@ pytest.importorskip("scipy", reason="the studies need scipy: see studies/require
 import train  # noqa: E402
 from advantages import answer_likelihood, grpo, likelihood, standardise, token_bias  # noqa: E402
 from grpo import policy_loss, response_logprobs, update  # noqa: E402
-from studies import ablations, displacement, faithful, gradients, pass_at_k  # noqa: E402
+from studies import ablations, displacement, faithful, gradients, group, pass_at_k  # noqa: E402
 from studies.gradients_report import ratios_and_effects, relative  # noqa: E402
 from studies.runs import LOSSES, TRAINED  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
@@ -131,6 +131,24 @@ def test_pass_at_k():
         subsets = [*combinations([True] * c + [False] * (6 - c), k)]
         share = np.mean([any(subset) for subset in subsets])
         assert pass_at_k.pass_at(k, np.array([c, 6]), 6) == pytest.approx((share + 1) / 2)
+
+
+def test_where_the_base_model_overtakes():
+    """A crossing of other curves, the first of two, or one where there is none."""
+    base = np.array([0.1, 0.3, 0.5, 0.7])  # at k = 1, 2, 4, 8
+    assert pass_at_k.crossing(base, np.array([0.4, 0.5, 0.6, 0.6])) == pytest.approx(4 * 2**0.5)
+    assert pass_at_k.crossing(base, np.array([0.0, 0.5, 0.5, 0.6])) == pytest.approx(4)
+    assert np.isnan(pass_at_k.crossing(base, base + 0.1))
+
+
+def test_the_group_of_the_picture():
+    """A prompt that is no problem of add; a group with none or several correct responses."""
+    x = group.problem_of(347, 285)
+    assert x == problem(TASKS["add"], [347, 285], 3)
+    assert x.prompt.replace(" ", "") == "347+285=" and x.solution == "12,13,06# 632"
+    rollout = group.group_with_one_correct(group.base_model(), x)
+    assert rollout.rewards.sum() == 1
+    assert sorted({f"{a:+.2f}" for a in rollout.A[rollout.mask].tolist()}) == ["+2.65", "-0.38"]
 
 
 def test_spared_tokens(monkeypatch):
