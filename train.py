@@ -1,9 +1,9 @@
-"""Trains a small GPT on arithmetic by reinforcement learning: python train.py --variant nthr
+"""Trains a small GPT on arithmetic by GRPO or a variant: python train.py --variant nthr
 
-    base model -> each step: problems -> rollout -> advantages -> update -> metrics -> report
+    base model -> each training step: problems -> rollout -> advantages -> update -> metrics
 
-The loop comes first; the numbers beside its lines are those of the README's algorithm. What stands
-around it follows: problems, the base model, measuring, files, the report, the command line.
+The loop comes first. The numbers beside its lines are those of grpo.py, and 8 follows. After the
+loop come the base model, measuring, files, what a run shows, and the command line.
 """
 
 import csv
@@ -32,28 +32,28 @@ from grpo import Rollout, descend, encode, judge, response_logprobs, sample_roll
 from model import GPT
 from tasks import EOS, PAD_ID, TASKS, TOKENIZER, Problem, Task, make_problems
 
-# The share of correct samples at which the warm-up ends, so low that most is left to learn from
-# rewards; and how much more often it shows a problem than one of the level below.
+# Two settings of the warm-up. It ends at this share of correct samples, which is low, so that most
+# is learned from rewards. And it shows a problem so many times as often as one of the level below.
 WARM_UP = {"add": (0.13, 1.5), "mul": (0.1, 1.0), "sum": (0.4, 0.8)}
 
 
 def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
-    """The loop over steps. Yields after each: rollout, what was trained (with A), metrics."""
+    """The loop over training steps. Yields rollout, what was trained (with A), metrics of each."""
     task = TASKS[args.task]
     pool = make_problems(task, held=False)
     order = np.random.default_rng(args.seed)
     rng = torch.Generator(args.device).manual_seed(args.seed)
     sampling = {"temperature": args.temperature, "generator": rng}
     names = ("minibatches", "clip_low", "clip_high", "aggregate", "kl", "max_grad_norm")
-    settings = {name: getattr(args, name) for name in names}  # of the update
+    settings = {name: getattr(args, name) for name in names}  # of update
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     variant = variants[args.variant]
-    if isinstance(variant, type):  # it has a memory, and begins anew in each run
+    if isinstance(variant, type):  # it has a memory, so each run makes a new one
         variant = variant(new_model(args, outputs=1).to(args.device), args.lr)
     reference = deepcopy(model).requires_grad_(False)  # for the KL term
     for step in range(1, args.steps + 1):
         started = time.perf_counter()
-        # The learning rate rises in ten steps and falls to 0 over the run.
+        # The learning rate rises over ten training steps, and falls to 0 until the end.
         optimizer.param_groups[0]["lr"] = args.lr * min(step / 10, 1 - (step - 1) / args.steps)
         batch = [pool[i] for i in order.integers(len(pool), size=args.prompts)]  # 1 draw
         # 2 sample, 3 score
@@ -62,8 +62,8 @@ def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
         if args.kl > 0:
             trained.reference_logprobs = response_logprobs(reference, trained)
         learned = update(model, optimizer, trained, **settings)  # 5 read, 6 loss, 7 step
-        row = {"step": step} | rollout_metrics(rollout, trained, task) | learned  # 8 report
-        # What is solved is not drawn again. If no problem is left, all come back.
+        row = {"step": step} | rollout_metrics(rollout, trained, task) | learned  # 8 metrics
+        # Solved problems are not drawn again (culling). If none is left, all come back.
         pool = [p for p in pool if p not in trained.solved] or make_problems(task, held=False)
         row["seconds"] = time.perf_counter() - started
         check_finite(step, row["loss"], row["grad_norm"], *model.parameters())
@@ -73,40 +73,41 @@ def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
 
 
 def check_finite(step: int, *numbers) -> None:
-    """FloatingPointError, which names the training step, if a number or weight is not finite."""
+    """Raises FloatingPointError, which names the training step, if a number is not finite."""
     if not all(torch.as_tensor(x).isfinite().all() for x in numbers):
-        what = "loss, gradient or weights not finite; is --lr too high?"
-        raise FloatingPointError(f"step {step}: {what}")
+        what = "the loss, the gradient or a weight is not finite; is --lr too high?"
+        raise FloatingPointError(f"training step {step}: {what}")
 
 
 def new_model(args: Namespace, outputs: int | None = None) -> GPT:
-    """A GPT with random weights, of which --base-seed decides; on the CPU."""
+    """A GPT on the CPU, with random weights that depend on --base-seed."""
     longest = TASKS[args.task].longest
-    # A prompt, a response of full length with EOS and, for `likelihood`, a marker, an answer, EOS.
+    # Room for a prompt, the longest response with EOS, and `likelihood`'s marker, answer and EOS.
     columns = len(longest.prompt) + len(longest.solution) + len(longest.answer) + 3
     torch.manual_seed(args.base_seed)
     return GPT(TOKENIZER.get_vocab_size(), columns, args.layers, args.width, outputs)
 
 
 def base_model(args: Namespace, say=lambda line: None) -> GPT:
-    """The base model of these settings. Made on one thread: rounding depends on their number."""
+    """The base model of these settings. It is made on one thread: their number changes rounding."""
     share = WARM_UP[args.task][0]
     say(f"The supervised warm-up ends when {share:.0%} of sampled answers are correct.")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model = new_model(args)
     steps = warm_up(model, TASKS[args.task], args.base_seed, *WARM_UP[args.task])
-    say(f"It ended after {steps} optimiser steps. Its result is the base model.")
+    say(f"It ended after {steps} optimiser steps. The result is the base model.")
     torch.set_num_threads(threads)
     return model.to(args.device)
 
 
 def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3) -> int:
-    """Supervised learning (SFT) in place: cross-entropy of the solution's tokens and EOS.
+    """Supervised learning (SFT) in place: cross-entropy of the tokens of the solution and of EOS.
 
-    Ends when `share` of the samples for training problems is correct, or after `steps` optimiser
-    steps; returns their number. A problem is shown `ratio` times as often as one of the level
-    below. rate: number of the optimiser step, from 1 -> learning rate.
+    It ends when the share of correct samples for training problems reaches `share`, or after
+    `steps` optimiser steps. It returns the number of optimiser steps. A problem is shown `ratio`
+    times as often as one of the level below. rate: the number of an optimiser step, from 1 -> its
+    learning rate.
     """
     rng = np.random.default_rng(seed)
     problems = make_problems(task, held=False)
@@ -130,7 +131,7 @@ def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3)
 
 
 def rollout_metrics(rollout: Rollout, trained: Rollout, task: Task) -> dict[str, float]:
-    """Means over groups, responses or tokens of what was sampled; tools/README.md defines each."""
+    """Means over groups, responses or tokens of a rollout. tools/README.md defines each of them."""
     values = {
         "reward": rollout.rewards,
         "all_fail": (rollout.rewards == 0).all(1),
@@ -145,10 +146,11 @@ def rollout_metrics(rollout: Rollout, trained: Rollout, task: Task) -> dict[str,
 
 
 def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int = 1) -> dict:
-    """Correct responses to the held-out problems. Temperature 0 is greedy.
+    """Accuracy on all held-out problems. Temperature 0 is greedy decoding.
 
-    name: their share, the mean over levels; name_by_level: {2: 0.9, ...}; name_reasoning_correct:
-    of the correct responses, the share whose reasoning is correct; name_response: to the last one.
+    Returns four entries. name: the share of correct responses, as the mean over levels.
+    name_by_level: {2: 0.9, ...}. name_reasoning_correct: the share of the correct responses whose
+    steps are correct. name_response: a response to the last problem.
     """
     problems = make_problems(task, held=True)
     generator = torch.Generator(next(model.parameters()).device).manual_seed(0)
@@ -163,7 +165,7 @@ def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int
 
 
 def accuracy(model: GPT, task: Task, samples: int = 1) -> dict:
-    """Both evaluations, greedy and with `samples` samples of each problem at temperature 1."""
+    """Evaluates greedily, and with `samples` samples of each problem at temperature 1."""
     greedy = evaluate(model, task, "greedy", temperature=0)
     return greedy | evaluate(model, task, "sampled", temperature=1, samples=samples)
 
@@ -174,7 +176,7 @@ sampled_reasoning_correct"""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file beside its place and then renames it, so the file is whole or not there."""
+    """Writes a file under another name and then renames it, so the file is whole or not there."""
     part = path.with_name(path.name + ".part")
     try:
         part.write_bytes(content)
@@ -184,25 +186,25 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def append_row(file, row: dict) -> None:
-    """Appends a row to metrics.csv, an open file without a buffer: the whole row, or nothing."""
+    """Appends a whole row or nothing. file: metrics.csv, opened without a buffer."""
     line = StringIO()
     row = {k: " ".join(map(str, x.values())) if isinstance(x, dict) else x for k, x in row.items()}
     csv.DictWriter(line, COLUMNS.split(), extrasaction="ignore").writerow(row)
     whole = file.tell()
     content = line.getvalue().encode()
-    if file.write(content) < len(content):  # a full disk took a part of it
+    if file.write(content) < len(content):  # a full disk took only a part
         file.truncate(whole)
         raise OSError(errno.ENOSPC, "no space left for a row", file.name)
 
 
 def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) -> None:
-    """One run, its files and what is printed. model: the base model, else it is made here."""
+    """Trains, prints, and writes the files of a run. model: the base model; None makes it here."""
     started = time.perf_counter()
     task = TASKS[args.task]
     folder = Path(args.out, args.name)
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "metrics.csv", "wb", buffering=0) as file:  # row by row
-        # It is there if and only if the run has finished.
+        # Only a finished run has a summary.json, so an old one is removed first.
         (folder / "summary.json").unlink(missing_ok=True)
         append_row(file, dict(zip(COLUMNS.split(), COLUMNS.split())))  # the header
         model = model or base_model(args, say)
@@ -239,33 +241,33 @@ def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) ->
     say("Draw its curves:  python -m tools." + shlex.join(["curves", str(folder)]))
 
 
-# ---- What a run shows on standard output. The bar is on standard error.
+# ---- A run shows text on standard output, and bars on standard error
 BAR = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 SHOWN = {"step": "", "reward": ".2f", "all_fail": ".0%", "sampled": ".1%", "greedy": ".1%"}
 SHOWN["entropy"] = ".2f"
 
 
 def progress(steps, layout: str, total: int | None = None) -> tqdm:
-    """A bar, which goes when it ends; none where no terminal is or TQDM_DISABLE is set."""
+    """A bar that goes when it ends. There is none without a terminal or if TQDM_DISABLE is set."""
     off = bool(os.environ.get("TQDM_DISABLE")) or None
     return tqdm(steps, None, total, leave=False, ascii=" #", bar_format=layout, disable=off)
 
 
 def say(text: str) -> None:
-    """Prints above the bar, and at once."""
+    """Prints a text above the bar at once."""
     with tqdm.external_write_mode():
         print(text.rstrip(), flush=True)
 
 
 def paint(text: str, sign: float) -> str:
-    """In a terminal blue if sign is above 0, orange if it is below."""
+    """The text, in a terminal in blue if sign is above 0 and in orange if it is below."""
     if not sign or os.environ.get("NO_COLOR") or not (sys.stdout and sys.stdout.isatty()):
         return text
     return f"\033[38;5;{32 if sign > 0 else 166}m{text}\033[0m"
 
 
 def marked(problem: Problem, text: str, reward: float) -> tuple[str, str]:
-    """A response with [ ] around its first mistake, and a remark on it; "" if it has none."""
+    """The response with [ ] around its first mistake, and a remark, which is "" if it has none."""
     parts, solution = (re.split("([,#])", y) for y in (text, problem.solution))
     for i, (part, true) in enumerate(zip_longest(parts, solution, fillvalue="")):
         if part != true:
@@ -275,18 +277,16 @@ def marked(problem: Problem, text: str, reward: float) -> tuple[str, str]:
 
 
 def show_start(args: Namespace, example: Problem) -> None:
-    """What the lines of show_row are."""
+    """Explains the lines that show_row prints."""
     head = " ".join(SHOWN).replace("_", "-")
-    say(
-        f"\n{args.steps} training steps of {args.variant} follow. Accuracy is on held-out problems."
-    )
-    say("On the right is the greedy response to one, with [ ] around its first mistake.")
+    say(f"\n{args.variant} makes {args.steps} training steps. Accuracy is for held-out problems.")
+    say("The right side shows the greedy response to one of them, [ ] around its first mistake.")
     say(f"\n{head}  response to {example.prompt}")
     say(f"{'':{len(head)}}  {example.solution} solution")
 
 
 def show_row(row: dict, task: Task, example: Problem) -> None:
-    """The metrics of a step, and a response to a problem that is always the same."""
+    """One line: the metrics of a training step, and the response to the same example every time."""
     cells = [f"{format(row[x], form) if x in row else '':>{len(x)}}" for x, form in SHOWN.items()]
     text = row["greedy_response"]
     verdict = " correct" * int(task.reward(example, text))
@@ -294,9 +294,9 @@ def show_row(row: dict, task: Task, example: Problem) -> None:
 
 
 def show_end(base: dict, final: dict) -> None:
-    """Accuracy before and after."""
-    say("\nCorrect responses to held-out problems, in %: all, and by number of digits or terms.")
-    say("Last column: of the correct responses, the share whose steps are all correct.")
+    """Accuracy before and after training."""
+    say("\nThis is the accuracy on held-out problems in %: in all, by number of digits or terms.")
+    say("The last column is the share of the correct responses whose steps are all correct.")
     say(f"\n{'all':>21}{''.join(f'{n:7}' for n in base['greedy_by_level'])}  steps")
     for name in ("sampled", "greedy"):
         for when, row in (("before", base), ("after", final)):
@@ -309,15 +309,15 @@ def show_end(base: dict, final: dict) -> None:
 
 
 def show_group(trained: Rollout, variant: str) -> None:
-    """The most mixed group; of equals the one where a response's tokens differ most."""
+    """The most mixed group. Among equals, the one in which tokens of a response differ most."""
     size = trained.A.abs() * trained.mask
     differ = ((size.amax(-1, keepdim=True) - size) * trained.mask).sum((1, 2))  # (P,)
     mixed = (trained.rewards.mean(1) - 0.5).abs()
     *_, p = min(zip(mixed.tolist(), (-differ).tolist(), range(len(mixed))))
     problem = trained.problems[p]
     prompt = problem.prompt.strip()
-    say(f"\nWhat {variant} did with the responses to {prompt} ({EOS} is their end).")
-    say("Below each token: + up, - down, ' and . half as hard or less, blank not at all.")
+    say(f"\nThis is how {variant} pushed the responses to {prompt} ({EOS} is their end).")
+    say("Below each token, + means up, - down, ' and . half as hard or less, blank not at all.")
     group = (trained.texts[p], trained.tokens[p], trained.mask[p], trained.A[p], trained.rewards[p])
     for text, tokens, mask, A, reward in [*zip(*group)][:8]:
         remark = marked(problem, text, reward)[1]
@@ -330,8 +330,8 @@ def show_group(trained: Rollout, variant: str) -> None:
 
 
 def show_mistakes(trained: Rollout) -> None:
-    """Responses of the last step that differ from the solution, each to another prompt."""
-    say("\nMistakes in the last step, each of another prompt:")
+    """Responses of the last training step with a mistake, at most one of each prompt."""
+    say("\nThese are mistakes of the last training step, each with another prompt:")
     groups = zip(trained.problems, trained.texts, trained.rewards.tolist())
     found = {p: (y, r) for p, *group in groups for y, r in zip(*group) if y != p.solution}
     for problem, response in [*found.items()][:4]:
@@ -339,7 +339,7 @@ def show_mistakes(trained: Rollout) -> None:
 
 
 def number(kind: type, low: float, high: float = 10**9, multiple: int | None = None):
-    """An argparse type: a text becomes a number from low to high."""
+    """An argparse type: turns a text into a number from low to high."""
 
     def convert(text: str):
         with suppress(ValueError):
@@ -347,53 +347,53 @@ def number(kind: type, low: float, high: float = 10**9, multiple: int | None = N
             if low <= value <= high and not (multiple and value % multiple):
                 return value
         what = f"multiple of {multiple}" if multiple else kind.__name__
-        raise ArgumentTypeError(f"{text!r} is not allowed: {what} from {low} to {high}")
+        raise ArgumentTypeError(f"{text!r} is not allowed; every {what} from {low} to {high} is")
 
     return convert
 
 
 def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = LOSS) -> Namespace:
-    """The command line as settings. SystemExit(2) after a line on standard error if it is bad.
+    """The command line as settings. A bad one raises SystemExit(2) after a line on standard error.
 
     variants and losses: the tables of advantages.py, or larger ones.
     """
     devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
-    # Without the usage an error is one line.
+    # We suppress the usage, so that an error is one line.
     cli = ArgumentParser("train.py", SUPPRESS, __doc__.splitlines()[0], add_help=False)
     cli.formatter_class = ArgumentDefaultsHelpFormatter
     add = cli.add_argument_group("what to train").add_argument
     add("--variant", choices=variants, default="grpo", help="how advantages are computed")
     add("--task", choices=TASKS, default="add", help="the arithmetic to learn")
     add("--steps", type=number(int, 0), default=400, help="training steps; each samples a rollout")
-    add("--seed", type=number(int, 0), default=0, help="decides which problems, and the samples")
+    add("--seed", type=number(int, 0), default=0, help="seed of the problems and the samples")
     add = cli.add_argument_group("GRPO").add_argument
     add("--prompts", type=number(int, 1), default=64, help="prompts in a rollout")
     add("--group-size", type=number(int, 2), default=8, help="responses to each prompt")
     add("--temperature", type=number(float, 1e-3), default=1.0, help="temperature of sampling")
-    rate = "learning rate: rises for ten steps, then falls to 0, so a short run never reaches it"
+    rate = "learning rate; rises in ten training steps, then falls; a short run never reaches it"
     add("--lr", type=number(float, 1e-12), default=3e-4, help=rate)
     add("--max-grad-norm", type=number(float, 1e-12), default=0.01, help="limit of gradient norms")
-    add("--minibatches", type=number(int, 1), default=4, help="optimiser steps on a rollout")
+    add("--minibatches", type=number(int, 1), default=4, help="optimiser steps per rollout")
     add(
         "--clip-low",
         type=number(float, 0, 1),
         default=0.2,
-        help="pushes down end at ratio 1 - this",
+        help="a push down ends at ratio 1 - this",
     )
-    add("--clip-high", type=number(float, 0), default=0.2, help="pushes up end at ratio 1 + this")
-    lengths = "the loss divides by the mean length, each response's own, or the greatest possible"
+    add("--clip-high", type=number(float, 0), default=0.2, help="a push up ends at ratio 1 + this")
+    lengths = "the loss divides by the mean length, by each response's own, or by the greatest"
     add("--aggregate", choices=["token", "response", "constant"], default="token", help=lengths)
     add("--kl", type=number(float, 0), default=0.0, help="coefficient of the KL term in the loss")
     add = cli.add_argument_group("the model").add_argument
-    add("--base-seed", type=number(int, 0), default=0, help="decides the base model")
+    add("--base-seed", type=number(int, 0), default=0, help="seed of the base model")
     add("--layers", type=number(int, 1, 24), default=2, help="blocks of the GPT")
-    add("--width", type=number(int, 4, 2048, 4), default=64, help="of its vectors; a multiple of 4")
+    add("--width", type=number(int, 4, 2048, 4), default=64, help="vector length, a multiple of 4")
     add = cli.add_argument_group("this computer").add_argument
-    add("--threads", type=number(int, 1, 1024), default=1, help="processor threads for training")
-    # The default is where all numbers of studies/ were made, whatever the machine has.
+    add("--threads", type=number(int, 1, 1024), default=1, help="CPU threads for training")
+    # The CPU is the default even if there is a GPU, because all numbers of studies/ come from it.
     add("--device", choices=devices, default="cpu", help="where to compute")
-    add("--out", default="runs", help="folder that gets a folder for each run")
-    # The variant is parsed first: its own loss is the default where no flag is given.
+    add("--out", default="runs", help="folder for the runs, one folder each")
+    # The variant is parsed first, because its own loss settings are the defaults of other flags.
     cli.set_defaults(**losses.get(cli.parse_known_args(argv)[0].variant, {}))
     add("--help", "-h", action="help", help="show this, with the defaults of --variant")
     args = cli.parse_args(argv)
@@ -402,15 +402,15 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
 
 
 def folder_name(args: Namespace, default) -> str:
-    """It has all that differs from its default, so that no run replaces another."""
+    """It contains every setting that differs from its default, so no run replaces another."""
     names = sorted(vars(args).keys() - {"task", "variant", "seed", "threads", "device", "out"})
     changed = [f"{k}{vars(args)[k]}" for k in names if vars(args)[k] != default(k)]
     return "-".join([args.task, args.variant, f"seed{args.seed}", *changed])
 
 
 def main(argv: list[str]) -> None:
-    """Runs a command line. SystemExit: 2 (bad line), 1 (stopped by an error), 130 (Ctrl-C)."""
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # it is None after 2>&-
+    """Runs a command line. SystemExit: 2 for a bad line, 1 for another error, 130 for Ctrl-C."""
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # None after 2>&-
     try:
         args = parse_arguments(argv)
         torch.set_num_threads(args.threads)
@@ -418,9 +418,7 @@ def main(argv: list[str]) -> None:
     except (OSError, FloatingPointError) as error:
         sys.exit(f"train.py: error: {error}")
     except KeyboardInterrupt:
-        print(
-            "train.py: stopped by Ctrl-C; metrics.csv keeps the steps until here", file=sys.stderr
-        )
+        print("train.py: stopped by Ctrl-C; metrics.csv keeps the training steps", file=sys.stderr)
         sys.exit(130)
 
 

@@ -30,7 +30,7 @@ WARM_UP = dict(train.WARM_UP)
 SMALL = "--layers 1 --width 16 --steps 2 --prompts 8 --group-size 4 --out out".split()
 
 
-CTRL_C = (130, ["train.py: stopped by Ctrl-C; metrics.csv keeps the steps until here"])
+CTRL_C = (130, ["train.py: stopped by Ctrl-C; metrics.csv keeps the training steps"])
 
 
 @pytest.fixture(autouse=True)
@@ -459,7 +459,8 @@ def test_metrics_of_a_rollout():
     assert train.rollout_metrics(x, trained, ADD) == pytest.approx(expected, rel=1e-5)
 
 
-NOT_FINITE = "train.py: error: step %d: loss, gradient or weights not finite; is --lr too high?"
+NOT_FINITE = "train.py: error: training step %d: the loss, the gradient or a weight is not finite; "
+NOT_FINITE += "is --lr too high?"
 STOPS = [  # a function; what its calls do, DEFAULT is the usual; what run() gives; rows that stay
     (train, "warm_up", [KeyboardInterrupt], CTRL_C, 0),
     (train, "update", [DEFAULT, KeyboardInterrupt], CTRL_C, 2),
