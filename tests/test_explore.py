@@ -268,6 +268,35 @@ def test_the_clip_is_that_of_the_loss(browser, pages):
         assert shown == pytest.approx(-loss.item(), abs=1e-6)
 
 
+# ---- The command
+def test_help_and_bad_lines_start_nothing(monkeypatch, capsys, tmp_path):
+    """--help ran for ten minutes and wrote over the page; a bad folder is found at the end."""
+    monkeypatch.setattr(explore, "record", None)
+    page = explore.PAGE.read_bytes()
+    nowhere = str(tmp_path / "no" / "page.html")
+    missing = str(tmp_path / "page.html")
+    lines = (["--help"], ["--steps", "-1"], ["--tasks", "sub"], ["--out", nowhere])
+    for line in (*lines, ["--keep", "--out", missing]):
+        with pytest.raises(SystemExit) as stop:
+            explore.main(line)
+        assert stop.value.code == (0 if line == ["--help"] else 2)
+        assert ("--tasks" in capsys.readouterr().out) == (line == ["--help"])
+    assert explore.PAGE.read_bytes() == page and not list(tmp_path.iterdir())
+
+
+def test_a_page_is_made(monkeypatch, tmp_path, groups):
+    """All of the command but the warm-up, which is replaced by kept weights."""
+    able = groups["able"][0].model
+    monkeypatch.setattr(train, "base_model", lambda args: deepcopy(able))
+    path = tmp_path / "page.html"
+    explore.main(["--steps", "1", "--tasks", "add", "--out", str(path)])
+    recorded = explore.recording(path)
+    assert [*recorded["runs"]] == ["add-grpo", "add-verifree"]
+    for run in recorded["runs"].values():
+        assert [row["step"] for row in run["kept"]] == [0, 1]
+    assert sum(recorded["lab"]["rewards"]) == sum(recorded["lab"]["rewards"][:2]) == 1
+
+
 # ---- The page as a person uses it
 def test_the_page_is_made_from_this_code():
     """An edit of the template or of a docstring that the page lacks."""
@@ -358,11 +387,11 @@ def test_six_questions(browser, pages):
     for n in range(1, 7):
         assert f"Question {n} of 6" in element(browser, "#tour").text
         element(browser, "#tour [data-key='choice0']").click()
-        verdict = element(browser, "#tour [aria-live]").text
+        verdict = element(browser, "#tour .verdict").text
         assert verdict.startswith(("Right. ", "Not quite. ")), verdict
         right = browser.execute_script("return TOUR[state.tour - 1].right")
         element(browser, f"#tour [data-key='choice{right}']").click()
-        assert element(browser, "#tour [aria-live]").text.startswith("Right. ")
+        assert element(browser, "#tour .verdict").text.startswith("Right. ")
         if n == 1:
             assert "+1.73" in element(browser, "#sentence").text
         if n == 2:

@@ -16,6 +16,7 @@ import argparse
 import base64
 import inspect
 import json
+import os
 from copy import deepcopy
 from dataclasses import fields, replace
 from itertools import chain, product
@@ -221,6 +222,10 @@ def main(argv: list[str] | None = None) -> None:
     again = "keep what the file holds; renew only the template and the docstrings"
     add("--keep", action="store_true", help=again)
     options = parser.parse_args(argv)
+    if not os.access(options.out.parent, os.W_OK):
+        parser.error(f"{options.out.parent} is not a folder that can be written")
+    if options.keep and not options.out.exists():
+        parser.error(f"{options.out} is not there, so it has nothing to keep")
     torch.set_num_threads(1)
     recorded = recording(options.out) if options.keep else record(options.tasks, options.steps)
     options.out.write_text(page(recorded), encoding="utf-8")
