@@ -288,6 +288,7 @@ def test_a_page_is_made(monkeypatch, tmp_path, groups):
     """All of the command but the warm-up, which is replaced by kept weights."""
     able = groups["able"][0].model
     monkeypatch.setattr(train, "base_model", lambda args: deepcopy(able))
+    monkeypatch.setattr(explore, "CRITIC_ROLLOUTS", 1)
     path = tmp_path / "page.html"
     explore.main(["--steps", "1", "--tasks", "add", "--out", str(path)])
     recorded = explore.recording(path)

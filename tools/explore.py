@@ -36,6 +36,7 @@ from tasks import ADD, EOS, MARKER, TASKS, Problem, make_problems
 TEMPLATE = Path(__file__).with_name("explore.template.html")
 PAGE = Path(__file__).with_name("explore.html")
 FOLLOWED = ("grpo", "verifree")  # the variants whose runs are recorded
+CRITIC_ROLLOUTS = 50  # from which the lab's critic learns before it judges
 SHOWN = ("step", "entropy", "all_fail", "sampled_by_level")  # of a step's metrics
 
 
@@ -151,11 +152,10 @@ def first_group(model: GPT, args: argparse.Namespace) -> dict:
     rollout = sample_rollout(model, ADD, [problem] * 512, 8, generator=rng)
     told = [telling(problem, *group) for group in zip(rollout.texts, rollout.rewards.tolist())]
     group = one(rollout, told.index(True) if any(told) else 0)
-    # A critic has to learn before it can judge: here from 50 rollouts of this model.
     critic = Critic(train.new_model(args, outputs=1), args.lr)
     pool = make_problems(ADD, held=False)
     order = np.random.default_rng(0)
-    for _ in range(50):
+    for _ in range(CRITIC_ROLLOUTS):
         batch = [pool[i] for i in order.integers(len(pool), size=64)]
         critic(sample_rollout(model, ADD, batch, 8, generator=rng))
     return lab(group, token_bias(critic.network, group))
