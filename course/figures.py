@@ -9,7 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap
 
 from advantages import VARIANTS
 from studies.common import interval
-from studies.pictures import COLOURS, DOWN, NEUTRAL, UP
+from studies.pictures import COLOURS, DOWN, NEUTRAL, UP, name_lines
 
 plt.rcParams.update({"figure.dpi": 144, "font.size": 14, "axes.titlesize": 14})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
@@ -22,20 +22,6 @@ def panels(columns=1, rows=1, height=3.6, **options):
     """Empty pictures side by side, nine inches in all; each row is `height` inches high."""
     size = (9, rows * height)
     return plt.subplots(rows, columns, figsize=size, layout="constrained", **options)[1]
-
-
-def name_lines(ax, names, apart=0.1):
-    """Writes each line's name beside its right end; moves names up where they would overlap."""
-    ax.autoscale_view()  # matplotlib would find the limits only when it draws
-    to_axes = ax.transData + ax.transAxes.inverted()  # from data to shares of the picture
-    ends = [to_axes.transform(line.get_xydata()[-1])[1] for line in ax.lines]
-    free = -torch.inf
-    for height, name, line in sorted(zip(ends, names, ax.lines), key=lambda end: end[0]):
-        free = max(height, free)
-        place = {"xy": (line.get_xdata()[-1], free), "xycoords": ax.get_xaxis_transform()}
-        place |= {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
-        ax.annotate(name, **place, color=line.get_color(), annotation_clip=False)
-        free += apart
 
 
 def group(rollout, m, variant):
