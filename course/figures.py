@@ -60,7 +60,7 @@ def rewards(curves, steps=40):
         ax.plot(range(1, len(rewards) + 1), rewards, color=COLOURS[variant], linewidth=2.5)
     ax.set(xlabel="training step", ylabel="mean reward of the rollout")
     ax.set(xlim=(1, steps), ylim=(0, 0.5))
-    name_lines(ax, curves)
+    name_lines(ax, [*curves], 0.1)
     return ax.figure
 
 
@@ -70,7 +70,7 @@ def ascent(exact, sampled):
     left, right = panels(2, sharey=True)
     for arm, colour in enumerate((UP, DOWN, GREEN)):
         left.plot(exact[:, arm], color=colour, linewidth=2.5)
-    name_lines(left, ["arm 1", "arm 2", "arm 3"])
+    name_lines(left, ["arm 1", "arm 2", "arm 3"], 0.1)
     left.set(title="the policy, along grad J", ylabel="probability of an arm")
     for path in sampled:
         right.plot(path[:, 0], color=UP, alpha=0.6)
@@ -102,7 +102,7 @@ def responses(shares, names):
     for response, colour in enumerate((NEUTRAL, GREEN, UP, DOWN)):
         ax.plot(shares[:, response], color=colour, linewidth=2.5)
     ax.set(xlabel="training step", ylabel="probability of a response", ylim=(0, 1))
-    name_lines(ax, names)
+    name_lines(ax, names, 0.1)
 
 
 def clip():
@@ -113,7 +113,7 @@ def clip():
         clipped = ratios.clamp(0.8, 1.2) * sign
         ax.plot(ratios, free, "--", color=NEUTRAL, linewidth=2)
         ax.plot(ratios, torch.minimum(free, clipped), color=colour, linewidth=4)
-        name_lines(ax, ["ratio A", "min"])
+        name_lines(ax, ["ratio A", "min"], 0.1)
         ax.axvline(1, color="black", linewidth=0.8)
         ax.set(title=f"A = {sign:+}", xlabel="ratio of a token", ylabel="what should grow")
         ax.set_xticks([0.4, 0.8, 1, 1.2, 1.6])
@@ -128,7 +128,7 @@ def ratios(runs, names):
         ax.set(title=heading, xlabel="optimiser step", ylabel="ratio of a token", yscale="log")
         ax.set_yticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1", "0.2", "0.5", "1", "2", "5"])
         ax.minorticks_off()
-        name_lines(ax, names)
+        name_lines(ax, names, 0.1)
 
 
 # ---- The second lecture
@@ -160,7 +160,7 @@ def baselines(k):
         noise = (1 - b) ** 2 + length * b**2
         ax.plot(b, noise, color=colour, linewidth=2.5)
     ax.set(xlabel="baseline b", ylabel="noise", ylim=(0.4, 1.3))
-    name_lines(ax, ["k = 1", f"k = {k:.1f}"])
+    name_lines(ax, ["k = 1", f"k = {k:.1f}"], 0.1)
     for name, baseline in {"half": 1 / 3, "grpo": 1 / 2}.items():
         height = (1 - baseline) ** 2 + k * baseline**2
         ax.plot(baseline, height, "o", color=UP, markersize=10)
@@ -185,7 +185,7 @@ def histograms(rules, length):
         for ax, part, truth in zip(axes, estimates.T, (length, 0.0)):
             ax.hist(part, bins=40, range=(-0.6, 1.0), color=UP)
             ax.axvline(truth, color="black", linewidth=2)
-            ax.axvline(part.mean(), color=DOWN, linewidth=3, linestyle=":")
+            ax.axvline(part.mean(), color=GREEN, linewidth=4, linestyle=":")
             ax.set(yticks=[], xticks=[-0.5, 0, 0.5])
         axes[0].set(title=name, xlabel="along grad J")
         axes[1].set(xlabel="across")

@@ -40,6 +40,25 @@ def test_every_name_that_a_page_uses_is_there(page):
                 assert module is None or hasattr(module, node.attr), f"{node.value.id}.{node.attr}"
 
 
+@pytest.mark.parametrize("name", ["lecture-1.ipynb", "lecture-2.ipynb"])
+def test_a_lecture_can_be_shown(name):
+    """A cell is too long for a projector, a formula is broken, or the figures are missing.
+
+    What follows a line break within a formula may look like an item of a list.
+    """
+    cells = json.loads((ROOT / "course" / name).read_text(encoding="utf-8"))["cells"]
+    for cell in cells:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "code":
+            assert len(text.splitlines()) <= 15, text.splitlines()[0]
+        else:
+            prose = re.sub(r"`[^`]*`|\$\$.*?\$\$", "", text, flags=re.DOTALL)
+            odd = [line for line in prose.splitlines() if line.count("$") % 2]
+            assert not odd, odd[0]
+    figures = [output for cell in cells for output in cell.get("outputs", []) if "data" in output]
+    assert len(figures) >= 7
+
+
 def test_my_own_task_and_reward(tmp_path):
     """A name that the page's program registers was moved, or its reward is not what trains."""
     (program,) = blocks("questions.md")
