@@ -85,8 +85,8 @@ def dr_grpo(rollout: Rollout) -> Rollout:
 
     Two divisions of GRPO change its objective, and this variant makes neither. It does not divide
     by sigma. Its loss divides by a constant (table LOSS) and not by the number of tokens. All-fail
-    and all-pass groups get 0. In the paper Dr. GRPO is as accurate as GRPO, and its incorrect
-    responses are shorter.
+    and all-pass groups get 0. In the paper it is as accurate as GRPO, with shorter incorrect
+    responses.
     """
     return on_tokens(rollout, centre(rollout.rewards))
 
@@ -97,8 +97,8 @@ def rloo(rollout: Rollout) -> Rollout:
         A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  G / (G - 1) (r_i - mu)
 
     The baseline of response i is the mean reward of the other responses to the prompt. It does not
-    depend on y_i, so the expected gradient stays. A group of one response gets 0, and so do
-    all-fail and all-pass groups. We take only the baseline from the paper, and keep GRPO's loss.
+    depend on y_i, so the expected gradient stays the same. A group of one response gets 0, and so
+    do all-fail and all-pass groups. We take the baseline from the paper, and the loss from GRPO.
     """
     G = rollout.rewards.size(1)
     return on_tokens(rollout, G / max(G - 1, 1) * centre(rollout.rewards))
@@ -141,8 +141,7 @@ def reinforce(rollout: Rollout) -> Rollout:
 
     Correct responses are pushed up, and nothing is pushed down. All-pass groups get 1, so they are
     pushed up as well. All-fail groups get 0. The loss divides by a constant (table LOSS), because
-    the number of tokens depends on the responses. The expected gradient is then along grad J, the
-    gradient of the expected reward.
+    the number of tokens depends on the responses. The expected gradient is then along grad J.
     """
     return on_tokens(rollout, rollout.rewards)
 
@@ -152,9 +151,9 @@ def half(rollout: Rollout) -> Rollout:
 
         A_{i,t} = A_i if A_i > 0, else A_i / 2;   A_i as in grpo
 
-    This is the simplest way to push down less. A variant that pushes only some tokens down less, as
-    nthr does, must gain more than this one. Otherwise its choice of tokens may not matter. All-fail
-    and all-pass groups get 0.
+    This is the simplest way to push down less. A variant that spares only some tokens, as nthr
+    does, must gain more than this. Otherwise its choice of tokens may not matter. All-fail and
+    all-pass groups get 0.
     """
     A = standardise(rollout.rewards)
     return on_tokens(rollout, torch.where(A < 0, A / 2, A))
@@ -166,12 +165,12 @@ class Critic:
         A_{i,t} = A_i + b_phi(y_{i,t}),   A_i as in grpo
 
     Not every token of a correct response helped. The idea is to learn which tokens did. The critic
-    is trained beside the policy (critic_loss), and phi are its weights. b_phi(y_{i,t}) is the score
-    that it gives when it has read the prompt and the response up to and including y_{i,t}. The
-    score depends on the token, so it is no baseline, and it biases the gradient. (The critic of PPO
+    is trained beside the policy (critic_loss), and phi are its weights. b_phi(y_{i,t}) is its
+    output when it has read the prompt and the response up to and including y_{i,t}. The output
+    depends on the token, so it is no baseline, and it biases the gradient. (The critic of PPO
     predicts the reward before it reads the token. That prediction is a baseline.) In all-fail and
-    all-pass groups only the score remains. With language models training was unstable and never
-    better than grpo: scores of single tokens added variance, but no signal.
+    all-pass groups only the output remains. With language models training was unstable and never
+    better than grpo: judging single tokens added variance, but no signal.
     """
 
     def __init__(self, network: GPT, lr: float):
@@ -180,7 +179,7 @@ class Critic:
         self.optimizer = torch.optim.Adam(network.parameters(), lr)
 
     def __call__(self, rollout: Rollout) -> Rollout:
-        """Scores the tokens. Then the critic makes one optimiser step."""
+        """Judges the tokens. Then the critic makes one optimiser step."""
         bias = token_bias(self.network, rollout)  # (P, G, T)
         A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
         descend(self.optimizer, critic_loss(bias, A, rollout.mask))
@@ -188,13 +187,13 @@ class Critic:
 
 
 def critic_loss(bias: Tensor, A: Tensor, mask: Tensor) -> Tensor:
-    """The critic's loss, a scalar. bias: its scores (P, G, T). A: of grpo, (P, G, 1) or (P, G, T).
+    """The critic's loss, a scalar. bias: its outputs (P, G, T). A: grpo's (P, G, 1) or (P, G, T).
 
         loss(phi) = - mean_i A_i sum_t b_phi(y_{i,t})
 
     The sum is over the tokens of a response, where mask (P, G, T) is True. The mean is over all
-    responses. Training raises the scores of tokens that keep appearing in correct responses. The
-    loss is linear in the score, so nothing bounds it, which is part of what the experiment shows.
+    responses. Training raises the output for tokens that keep appearing in correct responses. The
+    loss is linear in the output, so nothing bounds the output. This is part of the experiment.
     """
     return -(A * bias).masked_fill(~mask, 0.0).sum(-1).mean()
 
@@ -220,10 +219,11 @@ def culling(rollout: Rollout) -> Rollout:
 
         A_{i,t} = A_i as in grpo;   the field `solved` gets the problems that are not drawn again
 
-    The idea is to spend no more samples on what the model can do. A problem is solved if all its
-    responses are correct. If it was drawn twice, it has two groups, and both must be all-pass. A
-    training step still draws P problems. All-fail and all-pass groups get 0. With language models
-    nothing changed: a hard prompt stays all-fail even if it is sampled a little more often.
+    The idea is to spend no more samples on problems that the model can solve. A problem is solved
+    if all its responses are correct. If it was drawn twice, it has two groups, and both must be
+    all-pass. A training step still draws P problems. All-fail and all-pass groups get 0. With
+    language models nothing changed: a hard prompt stays all-fail if it is sampled a little more
+    often.
     """
     failed = {p for p, r in zip(rollout.problems, rollout.rewards) if r.min() < 1}
     return replace(grpo(rollout), solved=set(rollout.problems) - failed)
@@ -237,8 +237,7 @@ def negative(rollout: Rollout, c: float = 1.0) -> Rollout:
     Under grpo an all-fail group contributes no gradient. The idea is to push its responses down, so
     that probability moves to answers that were not tried yet. An incorrect response in a group that
     is half correct gets -1 under grpo, and here we choose the same size, c = 1. All-pass groups get
-    0. With language models the gain was small and inconclusive. The paper of the related ngrpo
-    finds a clear gain.
+    0. With language models the gain was small and inconclusive. In its paper, ngrpo gains more.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     return on_tokens(rollout, standardise(rollout.rewards).masked_fill(all_fail, -c))
@@ -333,7 +332,7 @@ def forking(rollout: Rollout) -> Rollout:
 def nthr_scores(rollout: Rollout) -> Tensor:
     """How much pushing a token moves the correct responses of its group: its score s, (P, G, T).
 
-    arXiv 2505.18830, Eq. 7. A small step along the gradient of one token's log-probability changes
+    arXiv 2505.18830, Eq. 7. A small move along the gradient of one token's log-probability changes
     another token's in proportion to the inner product of the two gradients. The score of a token is
     the sum of its inner products with every token of the group's correct responses. If the score is
     large, pushing this token down pushes the correct responses down.
@@ -423,9 +422,9 @@ def as_sampled(rollout: Rollout) -> list[str]:
 def answer_likelihood(rollout: Rollout) -> Tensor:
     """L_i = pi(#, true answer, end | x, reasoning of response i), (P, G), at temperature 1.
 
-    This is a product of one probability for each of these tokens. The reasoning is what stands
-    before the first marker #, or the whole response if it has no marker. In the example $ is the
-    end, _ is padding, and `counted` is 1 where a token counts:
+    This is a product of one probability for each of these tokens. The reasoning is the text before
+    the first marker #, or the whole response if it has no marker. In the example $ is the end, _ is
+    padding, and `counted` is 1 where a token counts:
 
         tokens    1 2 , 1 3 , 0 6 #   6 3 2 $ _ _
         counted   0 0 0 0 0 0 0 0 1 1 1 1 1 1 0 0
@@ -461,7 +460,7 @@ def answered(rollout: Rollout) -> Rollout:
 
 
 def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
-    """The critic's scores b_phi(y_{i,t}), (P, G, T), with gradient. It has read y_{i,t}."""
+    """The critic's outputs b_phi(y_{i,t}), (P, G, T), with gradient. It has read y_{i,t}."""
     h = read_responses(critic, rollout.prompts, rollout.tokens)[:, :, 1:]  # (P, G, T, D)
     return critic.unembed(h)[..., 0].masked_fill(~rollout.mask, 0.0)
 

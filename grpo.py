@@ -21,13 +21,12 @@ Shapes: P prompts (a batch is counted in prompts), G responses to each (a group)
 T response tokens at most, Lp tokens of a prompt, V vocabulary, D width.
 
 Where the loss comes from. The policy with weights theta writes response y to prompt x with the
-probability pi_theta(y | x). We want the expected reward J to grow. J is a sum over all responses,
-which are too many to add up:
+probability pi_theta(y | x). We want the expected reward J to grow. J is a sum over all responses:
 
     J(theta) = sum_y pi_theta(y | x) r(y)
 
-The gradient of pi is pi times the gradient of ln pi (the log-derivative trick). So grad J is again
-an expectation over responses, and we can estimate it by a mean over samples:
+There are too many responses to add up. But grad pi is pi grad ln pi (the log-derivative trick). So
+grad J is again an expectation over responses, and we can estimate it from samples:
 
     grad J = sum_y pi_theta(y | x) r(y) grad ln pi_theta(y | x) = E[ r(y) grad ln pi_theta(y | x) ]
 
@@ -56,8 +55,8 @@ pi_theta into one over samples of pi_old:
     grad ( ratio A ) = ratio A grad ln pi_theta
 
 At the first optimiser step the ratio is 1, and this is the gradient from above. GRPO has one ratio
-for each token and not one for the whole response. That is an approximation, which is good while
-pi_theta is close to pi_old.
+for each token and not one for the whole response. This approximation is good while pi_theta is
+close to pi_old.
 
 The clip. Nothing in ratio A keeps pi_theta close to pi_old. So the clip ends the push on a token
 whose ratio has left a range in the direction of the push: above 1 + clip_high if A > 0, below
@@ -122,7 +121,7 @@ def encode(texts: list[str], device) -> tuple[Tensor, Tensor]:
 
 
 def judge(check, problems: list[Problem], texts: list[list[str]]) -> Tensor:
-    """check(problem, text) of every response, as numbers (P, G). One such check is Task.reward."""
+    """check(problem, text) of every response, as numbers (P, G). check: for example Task.reward."""
     return torch.tensor([[float(check(p, y)) for y in group] for p, group in zip(problems, texts)])
 
 
@@ -132,8 +131,8 @@ def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=Non
     model: GPT; task: Task; problems: list[Problem]; generator: torch.Generator or None. temperature
     0 is greedy decoding, with logprobs and probs of temperature 1. max_new_tokens is by default the
     length of the longest solution and one more for EOS. A response that is cut off there has no EOS
-    and gets reward 0. Prompts of different lengths raise ValueError, because all responses of a
-    batch begin at the same position.
+    and gets reward 0. ValueError if prompts differ in length, because all responses begin at the
+    same position.
 
     The mask comes from the ends: a token is sampled if no end comes before it.
         tokens 5 # 5 $ 7 $    ends 0 0 0 1 0 1    ends before 0 0 0 0 1 1    mask 1 1 1 1 0 0
@@ -155,8 +154,8 @@ def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=Non
 def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:
     """ln pi_theta of each response token at the sampling temperature, (P, G, T), with gradient.
 
-    The model reads the given responses (teacher forcing), and its logits at token t - 1 score token
-    t. The result is 0 outside the mask. groups: which of the P groups to read.
+    The model reads the given responses (teacher forcing), and its logits at token t - 1 predict
+    token t. The result is 0 outside the mask. groups: which of the P groups to read.
     """
     tokens = rollout.tokens[groups]
     h = read_responses(model, rollout.prompts[groups], tokens[..., :-1])  # the last scores nothing
@@ -251,9 +250,9 @@ def update(
         clip_fraction  the share of tokens whose gradient the clip stopped
         approx_kl      KL(pi_old || pi_theta) by k3, the mean over tokens
         grad_norm      before it is scaled down, the mean over optimiser steps
-    The share and the mean over tokens weight each token as the loss does. Like the KL term, they
-    leave out tokens that were not sampled (rollout.given). Their weights, over all groups that were
-    read, are divided by their sum.
+    The share and the mean over tokens weight each token as the loss does. The weights, over all
+    groups that were read, are divided by their sum. As in the KL term, tokens that were not sampled
+    (rollout.given) have weight 0.
     """
     A = rollout.A
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)

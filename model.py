@@ -5,8 +5,7 @@ norm, and the unembedding. Every position of a row has a vector of its own. Rows
 right and attention is causal, so no token of a response looks at padding.
 
 All heads share one head of keys and values (multi-query attention, arXiv 1911.02150). Sampling
-spends its time on reading keys and values from memory: with separate ones for each head it takes
-2.1 times as long (measured).
+reads them from memory again and again. With separate ones for each head it takes 2.1 times as long.
 
 Shapes: P prompts of Lp tokens, G responses to each, B = P*G rows, T response tokens. One call reads
 L tokens, and they may look at C positions. D width, d = D / heads, V vocabulary.
@@ -50,8 +49,7 @@ class GPT(nn.Module):
     """tokens (B, L) -> hidden vectors (B, L, D) and a cache; unembed(hidden) -> logits (B, L, V).
 
     columns: how many tokens the longest row has, prompt and response together. width: a multiple of
-    4, the number of heads. outputs: how many numbers `unembed` gives in place of logits; a critic
-    has 1.
+    4, the number of heads. outputs: how many `unembed` gives in place of logits; a critic has 1.
     """
 
     def __init__(self, vocabulary: int, columns: int, layers=2, width=64, outputs=None):
@@ -100,8 +98,7 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
     Temperature 0 is greedy decoding. rng: torch.Generator or None. Returns tokens (P, G, T), and
     for each token probs (P, G, T, V), from which it was drawn, and hidden (P, G, T, D), from which
     the unembedding made probs. (Greedy decoding returns probs of temperature 1.) The model does not
-    read on in a response that has ended with `eos`, but tokens are still drawn for it. They are
-    padding.
+    read on after a response's `eos`, but tokens are still drawn for it. They are padding.
     """
     token, cache = read_prompts(model, prompts, G)
     going = torch.arange(len(token), device=token.device)  # rows that have not ended
@@ -125,8 +122,8 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
 def read_responses(model: GPT, prompts: Tensor, tokens: Tensor) -> Tensor:
     """The hidden vectors after each prompt and after each token of its G responses, with gradient.
 
-    prompts (P, Lp), tokens (P, G, T) -> (P, G, 1 + T, D). This reads in one call what generate
-    reads token by token. The plain form, prompt and response in one row, gives the same:
+    prompts (P, Lp), tokens (P, G, T) -> (P, G, 1 + T, D). One call reads all tokens, which generate
+    reads one by one. The plain form, prompt and response in one row, gives the same:
 
         rows = torch.cat([prompts.repeat_interleave(G, 0), tokens.flatten(0, 1)], dim=1)
         hidden = model(rows)[0][:, Lp - 1 :].unflatten(0, (P, G))

@@ -115,14 +115,13 @@ class Task(NamedTuple):
         return float(response.split(MARKER)[1:] == [problem.answer])
 
     def reasoning_correct(self, problem: Problem, response: str) -> bool:
-        """Whether the solution's steps stand before the first marker; False without a marker."""
+        """Whether the response begins with all steps of the solution and then a marker."""
         return response.startswith(problem.solution.split(MARKER)[0] + MARKER)
 
     def coherent(self, problem: Problem, response: str) -> bool:
         """Whether the response's answer is the one that its own steps give, correct or not.
 
-        False if there is not exactly one marker, or if a step is not two digits. `problem` is not
-        used.
+        It is False without exactly one marker, or if a step is not two digits. `problem` is unused.
         """
         reasoning, *answers = response.split(MARKER)
         steps = reasoning.split(",")
@@ -141,9 +140,8 @@ def held_out(prompt: str) -> bool:
     """Whether a prompt is never trained on. A hash of its characters picks one prompt in ten.
 
     So the split is the same for every seed, and nothing has to be stored. The operands of + are
-    sorted before hashing: if 1+2= is held out, 2+1= is held out as well. (Other similar problems
-    are not kept together: 13+24= and 14+23= have the same columns. And `sum` has only few problems
-    with three terms.)
+    sorted before hashing: if 1+2= is held out, 2+1= is held out as well. Other similar problems are
+    not kept together: 13+24= and 14+23= have the same columns.
     """
     operands = prompt.replace(" ", "").removesuffix("=").split("+")
     return zlib.crc32(("+".join(sorted(operands)) + "=").encode()) % 10 == 0
@@ -153,8 +151,7 @@ def held_out(prompt: str) -> bool:
 def make_problems(task: Task, held: bool) -> list[Problem]:
     """All held-out problems of a task, or all for training: DRAWS a level, without repeats.
 
-    They are the same in every run. The list is made once, and every caller gets it, so do not
-    change it.
+    They are the same in every run. Every caller gets the same list, so do not change it.
     """
     rng = np.random.default_rng(0)
     draws = [task.problem(rng, level) for level in task.levels for _ in range(DRAWS)]

@@ -194,7 +194,7 @@ def test_variant_equals_its_formula(name):
             close(apply(name, rollout).A, by_loops(rollout, FORMULAS[name]))
 
 
-# ---- (3) What all variants have in common
+# ---- (3) Properties of all variants
 @pytest.mark.parametrize("name", VARIANTS)
 def test_statistics_are_of_the_group_and_not_of_the_batch(name):
     """Other groups have an influence, through a mean over the batch or a length that counts
@@ -668,9 +668,9 @@ def test_a_constant_factor_is_lost_where_every_gradient_has_one_length(monkeypat
     assert runs["grpo"] == runs["grpo, constant"] != runs["rloo"]
 
 
-# ---- (8) What some variants read besides
+# ---- (8) Forward passes of some variants
 def test_answer_likelihood_equals_one_row_at_a_time():
-    """L is a mean and no product, or the reasoning ends elsewhere, or the end token is left out."""
+    """L is a mean and no product, or the reasoning ends elsewhere, or the end token is missing."""
     problems = [problem(SUM, [3, 4], 2), problem(SUM, [9] * 8, 8)]
     responses = [["9,8#8$", "9,8$", "1#2#3$", "#1$", "$", "1_2#4$"]]
     responses += [["5,5#5#5$", "#$", "##$", "_$", "########", ",,,,,,,,"]]

@@ -3,7 +3,7 @@
     base model -> each training step: problems -> rollout -> advantages -> update -> metrics
 
 The loop comes first. The numbers beside its lines are those of grpo.py, and 8 follows. After the
-loop come the base model, measuring, files, what a run shows, and the command line.
+loop come the base model, measuring, files, printing, and the command line.
 """
 
 import csv
@@ -38,7 +38,7 @@ WARM_UP = {"add": (0.13, 1.5), "mul": (0.1, 1.0), "sum": (0.4, 0.8)}
 
 
 def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
-    """The loop over training steps. Yields rollout, what was trained (with A), metrics of each."""
+    """The loop over training steps. Yields rollout, trained rollout (with A), metrics of each."""
     task = TASKS[args.task]
     pool = make_problems(task, held=False)
     order = np.random.default_rng(args.seed)
@@ -106,8 +106,8 @@ def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3)
 
     It ends when the share of correct samples for training problems reaches `share`, or after
     `steps` optimiser steps. It returns the number of optimiser steps. A problem is shown `ratio`
-    times as often as one of the level below. rate: the number of an optimiser step, from 1 -> its
-    learning rate.
+    times as often as one of the level below. rate: number of an optimiser step (from 1) -> learning
+    rate.
     """
     rng = np.random.default_rng(seed)
     problems = make_problems(task, held=False)
