@@ -7,7 +7,6 @@ loop come the base model, measuring, files, printing, and the command line.
 """
 
 import csv
-import errno
 import json
 import os
 import re
@@ -194,7 +193,7 @@ def append_row(file, row: dict) -> None:
     content = line.getvalue().encode()
     if file.write(content) < len(content):  # a full disk took only a part
         file.truncate(whole)
-        raise OSError(errno.ENOSPC, "no space left for a row", file.name)
+        raise OSError(f"no space left for a row of {file.name}")
 
 
 def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) -> None:
@@ -299,12 +298,8 @@ def show_end(base: dict, final: dict) -> None:
     say("The last column is the share of the correct responses whose steps are all correct.")
     say(f"\n{'all':>21}{''.join(f'{n:7}' for n in base['greedy_by_level'])}  steps")
     for name in ("sampled", "greedy"):
-        for when, row in (("before", base), ("after", final)):
-            shares = [
-                row[name],
-                *row[f"{name}_by_level"].values(),
-                row[f"{name}_reasoning_correct"],
-            ]
+        for when, x in (("before", base), ("after", final)):
+            shares = [x[name], *x[f"{name}_by_level"].values(), x[f"{name}_reasoning_correct"]]
             say(f"{name:8}{when:6}" + "".join(f"{100 * share:7.1f}" for share in shares))
 
 
@@ -374,13 +369,8 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
     add("--lr", type=number(float, 1e-12), default=3e-4, help=rate)
     add("--max-grad-norm", type=number(float, 1e-12), default=0.01, help="limit of gradient norms")
     add("--minibatches", type=number(int, 1), default=4, help="optimiser steps per rollout")
-    add(
-        "--clip-low",
-        type=number(float, 0, 1),
-        default=0.2,
-        help="a push down ends at ratio 1 - this",
-    )
     add("--clip-high", type=number(float, 0), default=0.2, help="a push up ends at ratio 1 + this")
+    add("--clip-low", type=number(float, 0, 1), default=0.2, help="a push down ends at 1 - this")
     lengths = "the loss divides by the mean length, by each response's own, or by the greatest"
     add("--aggregate", choices=["token", "response", "constant"], default="token", help=lengths)
     add("--kl", type=number(float, 0), default=0.0, help="coefficient of the KL term in the loss")
