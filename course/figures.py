@@ -70,7 +70,6 @@ def ascent(exact, sampled):
     left, right = panels(2, sharey=True)
     for arm, colour in enumerate((UP, DOWN, GREEN)):
         left.plot(exact[:, arm], color=colour, linewidth=2.5)
-    name_lines(left, ["arm 1", "arm 2", "arm 3"], 0.1)
     left.set(title="the policy, along grad J", ylabel="probability of an arm")
     for path in sampled:
         right.plot(path[:, 0], color=UP, alpha=0.6)
@@ -79,6 +78,7 @@ def ascent(exact, sampled):
     right.set(title="what it earns", ylabel="expected reward J")
     for ax in (left, right):
         ax.set(xlabel="training step", ylim=(0, 1.02))
+    name_lines(left, ["arm 1", "arm 2", "arm 3"], 0.1)
 
 
 def noise(games, truth):
