@@ -142,7 +142,8 @@ def nthr_at(x, i, t, eta=None):  # A_{i,t} by Algorithm 1
     return eta * A if score_at(x, i, t) > tau else A
 
 
-def verifree_at(x, i, t):  # L_i / sd on the true answer, else (L_i - mean of the others) / sd
+def verifree_at(x, i, t):
+    """L_i / sd on the true answer, elsewhere (L_i - mean of the others) / sd."""
     ends = [[lp for lp, end in zip(*y) if end] for y in zip(x.logprobs, x.end)]
     L = [math.exp(sum(y)) if y else 0.0 for y in ends]
     mu = mean(L)

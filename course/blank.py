@@ -1,8 +1,10 @@
-"""Functions to write yourself: python -m course.blank policy_loss Block.forward
+"""Functions to write yourself: python -m course.blank policy_loss FORMULAS.rloo
 
-Of each function signature and docstring stay, and `raise NotImplementedError` takes the place of
-its body. Prints the commands that check what you write. --all: every function of the assignment,
-course/README.md. Run it in a copy of the project.
+The signature and the docstring of a function stay, and `raise NotImplementedError` takes the place
+of its body. In parts that begin with loops the docstring also goes, because it shows the formula.
+`FORMULAS.rloo` is the entry "rloo" of the table FORMULAS, which is removed. The program prints the
+commands that check what you write. With --all it blanks the whole assignment, course/README.md,
+except its extra part. Run it in a copy of the project.
 """
 
 import ast
@@ -10,44 +12,94 @@ import re
 from argparse import SUPPRESS, ArgumentParser
 from pathlib import Path
 from subprocess import getoutput
+from symtable import symtable
+from typing import NamedTuple
 
 
-def assignment() -> dict[str, tuple[str, str]]:
-    """function -> its file, and the command that checks it: from the headings of the parts."""
-    found = {}
-    for part in Path("course/README.md").read_text().split("\n### ")[1:]:
-        path, *functions = re.findall("`(.+?)`", part.splitlines()[0])
-        command = re.search("python -m pytest .+", part)[0]
-        found |= dict.fromkeys(functions, (path, command))
-    return found
+class Part(NamedTuple):
+    title: str  # with its number
+    points: int  # 0: an extra part
+    files: dict[str, list[str]]  # file -> functions to write there
+    command: str  # checks them
 
 
-def blanked(source: str, name: str) -> str:
-    """The source with a function, or a class's method, that is still to be written."""
-    node = ast.parse(source)
-    for part in name.split("."):
-        [node] = [child for child in node.body if getattr(child, "name", None) == part]
-    doc = node.body[0]
+def read(path: Path | str) -> str:
+    return Path(path).read_text(encoding="utf-8")
+
+
+def assignment() -> list[Part]:
+    """The parts, from the headings, the sentences "Write ..." and the commands of the page."""
+    parts = []
+    for text in read("course/README.md").split("\n### ")[1:]:
+        title, points = re.match(r"(.+?) \((\d+) points", text).groups()
+        write = re.search(r"\n\*\*Write\*\* (.+?)\n\n", text, re.DOTALL)[1]
+        found = re.findall(r"(.+?)\s+in\s+`(\w+\.py)`", write, re.DOTALL)
+        files = {file: re.findall("`(.+?)`", names) for names, file in found}
+        command = re.search("python -m pytest .+", text)[0]
+        parts.append(Part(title, int(points), files, command))
+    return parts
+
+
+def bound(statement: ast.stmt) -> list[str]:
+    """The names that a statement defines: of a function, an import, an assignment."""
+    symbols = symtable(ast.unparse(statement), "", "exec").get_symbols()
+    return [symbol.get_name() for symbol in symbols if symbol.is_local()]
+
+
+def locate(tree: ast.Module, name: str) -> tuple[list, int]:
+    """The list that holds a function, a method or an entry of a table, and its place there."""
+    outer, _, last = name.rpartition(".")
+    holder = next((x for x in tree.body if outer in bound(x)), tree)
+    if isinstance(holder, ast.Assign) and isinstance(holder.value, ast.Dict):
+        held = holder.value.values
+        names = [[getattr(key, "value", "")] for key in holder.value.keys]
+    else:
+        held = getattr(holder, "body", [])
+        names = [bound(x) for x in held]
+    places = {name: i for i, some in enumerate(names) for name in some}
+    if last not in places:
+        raise LookupError(f"There is no {name}.")
+    return held, places[last]
+
+
+def blanked(source: str, name: str, docstring: str = "") -> str:
+    """The source with a function or an entry still to be written."""
+    held, place = locate(ast.parse(source), name)
+    node = held[place]
     lines = source.splitlines(keepends=True)
-    lines[doc.end_lineno : node.end_lineno] = [" " * doc.col_offset + "raise NotImplementedError\n"]
+    if isinstance(node, ast.expr):
+        del lines[node.lineno - 1 : node.end_lineno]
+    else:
+        first = node.body[0]  # the docstring
+        start = first.lineno - 1 if docstring else first.end_lineno
+        body = [f'"""{docstring}"""\n'] * bool(docstring) + ["raise NotImplementedError\n"]
+        lines[start : node.end_lineno] = [" " * first.col_offset + line for line in body]
     return "".join(lines)
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = ArgumentParser("course.blank", SUPPRESS, __doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="a function of the assignment")
-    parser.add_argument("--all", action="store_true", help="all its functions")
+    parser.add_argument("--all", action="store_true", help="all its functions, no extra part")
     parser.add_argument("--force", action="store_true", help="even if changes are lost")
     options = parser.parse_args()
     parts = assignment()
-    names = parts if options.all else options.names
-    if not names or set(names) - set(parts):
-        parser.error(f"allowed are --all and {', '.join(parts)}")
+    where = {x: (part, file) for part in parts for file in part.files for x in part.files[file]}
+    names = [x for x in where if x in options.names or options.all and where[x][0].points]
+    if not names or set(options.names) - set(where):
+        parser.error(f"allowed are --all and {', '.join(where)}")
     # Not empty if a file has changes, is not under version control, or if there is no git.
-    state = getoutput("git status --porcelain --ignored " + " ".join(parts[x][0] for x in names))
+    files = sorted({where[name][1] for name in names})
+    state = getoutput(f"git status --porcelain --ignored {' '.join(files)}")
     if state and not options.force:
         parser.error(f"commit this first, or give --force and lose it: {' '.join(state.split())}")
     for name in names:
-        path = Path(parts[name][0])
-        path.write_text(blanked(path.read_text(), name))
-    print(*dict.fromkeys(parts[name][1] for name in names), sep="\n")
+        part, file = where[name]
+        page = f"What to write here is said in course/README.md: {part.title}."
+        source = blanked(read(file), name, page if "test_grpo.py" in part.files else "")
+        Path(file).write_text(source, encoding="utf-8")
+    print(*dict.fromkeys(where[name][0].command for name in names), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""course.blank as a student runs it; course/instructor/grade.py runs the assignment."""
+"""course.blank as a student runs it."""
 
 import ast
 import shutil
@@ -6,8 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from course.blank import assignment
+import pytest
 
+from course.blank import assignment, locate, read
+
+ROOT = Path(__file__).parent.parent
+FILES = ["tasks.py", "model.py", "grpo.py", "advantages.py", "train.py", "test_grpo.py"]
 GIT = "git -c user.name=me -c user.email=me@localhost"
 
 
@@ -18,32 +22,68 @@ def blank(folder: Path, arguments: str) -> tuple[int, list[str], list[str]]:
     return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
 
 
-def test_what_is_not_committed_is_not_lost(tmp_path):
-    """An hour's work overwritten, half a job, an error without what is allowed, a wrong body."""
-    for name in (
-        "tools/__init__.py",
-        "course/blank.py",
-        "course/README.md",
-        "grpo.py",
-        "model.py",
-    ):
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of the files that the assignment needs, under version control."""
+    for name in ["course/blank.py", "course/README.md", *FILES]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(Path(__file__).parent.parent / name, tmp_path / name)
-    mine = tmp_path / "grpo.py"
-    first = ast.parse(mine.read_text()).body
-    assert blank(tmp_path, "policy_loss")[0] == 2  # not under version control
+        shutil.copy(ROOT / name, tmp_path / name)
     subprocess.check_call(
         f"{GIT} init -q; {GIT} add .; {GIT} commit -qm all", shell=True, cwd=tmp_path
     )
-    with open(tmp_path / "model.py", "a") as file:
+    return tmp_path
+
+
+def node(folder: Path, file: str, name: str) -> ast.AST:
+    held, place = locate(ast.parse(read(folder / file)), name)
+    return held[place]
+
+
+def test_what_is_not_committed_is_not_lost(copy):
+    """An hour's work overwritten, half a job, an error without what is allowed."""
+    with open(copy / "model.py", "a", encoding="utf-8") as file:
         file.write("# not committed\n")
     for arguments, said in (("", "update"), ("losses", "update"), ("update generate", "model.py")):
-        status, commands, [error] = blank(tmp_path, arguments)
+        status, commands, [error] = blank(copy, arguments)
         assert (status, commands) == (2, []) and said in error
-        assert "NotImplementedError" not in mine.read_text()
-    commands = [assignment()[name][1] for name in ("update", "generate")]
-    assert blank(tmp_path, "update generate --force") == (0, commands, [])
-    pairs = zip(first, ast.parse(mine.read_text()).body, strict=True)
-    [(was, now)] = [pair for pair in pairs if ast.dump(pair[0]) != ast.dump(pair[1])]
-    assert (was.name, ast.get_docstring(was)) == ("update", ast.get_docstring(now))
+        assert read(copy / "grpo.py") == read(ROOT / "grpo.py")
+    status, commands, errors = blank(copy, "update generate --force")
+    assert (status, len(commands), errors) == (0, 2, [])
+    shutil.rmtree(copy / ".git")
+    assert blank(copy, "policy_loss")[0] == 2  # not under version control
+
+
+def test_a_body_goes_and_nothing_else(copy):
+    """A wrong body, a docstring that is lost, or a formula that is left where loops come first."""
+    assert blank(copy, "update FORMULAS.rloo rloo")[0] == 0
+    for file in FILES:
+        pairs = zip(ast.parse(read(ROOT / file)).body, ast.parse(read(copy / file)).body)
+        changed = [(was, now) for was, now in pairs if ast.dump(was) != ast.dump(now)]
+        wanted = {"grpo.py": ["update"], "advantages.py": ["rloo"], "test_grpo.py": ["FORMULAS"]}
+        names = [getattr(was, "name", "FORMULAS") for was, _ in changed]
+        assert names == wanted.get(file, [])
+    was, now = node(ROOT, "grpo.py", "update"), node(copy, "grpo.py", "update")
+    assert ast.get_docstring(was) == ast.get_docstring(now)
     assert ast.unparse(now.body[1:]) == "raise NotImplementedError"
+    now = node(copy, "advantages.py", "rloo")
+    assert ast.get_docstring(now).endswith("course/README.md: 3. Three baselines.")
+    assert ast.unparse(now.body[1:]) == "raise NotImplementedError"
+    with pytest.raises(LookupError):
+        node(copy, "test_grpo.py", "FORMULAS.rloo")
+
+
+def test_all_is_the_whole_assignment_without_its_extra_part(copy):
+    """A function that is forgotten, attention that nobody can go on without, 99 points."""
+    parts = assignment()
+    assert sum(part.points for part in parts) == 70
+    status, commands, _ = blank(copy, "--all")
+    assert status == 0 and commands == [part.command for part in parts if part.points]
+    for part in parts:
+        for file, names in part.files.items():
+            for name in names:
+                if name.startswith("FORMULAS"):
+                    with pytest.raises(LookupError):
+                        node(copy, file, name)
+                else:
+                    body = ast.unparse(node(copy, file, name))
+                    assert body.endswith("raise NotImplementedError") == (part.points > 0)

@@ -1,0 +1,123 @@
+"""The grader, on students whose files have one fault each. wrong_solutions.py has the mistakes."""
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+GRADE = ROOT / "course" / "instructor" / "grade.py"
+sys.path.insert(0, str(GRADE.parent))
+import grade  # noqa: E402
+from course.blank import assignment, blanked, bound, locate, read  # noqa: E402
+
+
+@pytest.fixture
+def student(tmp_path, monkeypatch):
+    """A folder with everything solved."""
+    monkeypatch.chdir(ROOT)
+    for part in assignment():
+        for file in part.files:
+            shutil.copy(file, tmp_path / file)
+    return tmp_path
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    source = read(path)
+    assert source.count(old) == 1
+    path.write_text(source.replace(old, new), encoding="utf-8")
+
+
+def code(source: str, name: str) -> str:
+    held, place = locate(ast.parse(source), name)
+    return ast.unparse(held[place])
+
+
+def test_a_slip_is_in_the_checks_of_its_own_part_only(student, monkeypatch):
+    """One slip in part 2 that costs the points of every later part which uses it."""
+    edit(student / "advantages.py", "correction=0, ", "")
+    edit(student / "test_grpo.py", "sigma = math.sqrt(mean(", "sigma = math.sqrt(sum(")
+    seen = []
+    monkeypatch.setattr(grade, "check", lambda sources, command, limit: seen.append(sources))
+    slips = []
+    for part in assignment():
+        for file, names in part.files.items():
+            grade.graded(student, part, file, limit=1)
+            [(changed, source)] = seen.pop().items()
+            assert changed == file
+            right = ast.unparse(ast.parse(read(ROOT / file)))
+            pairs = zip(ast.parse(right).body, ast.parse(source).body, strict=True)
+            changed = [now.name for was, now in pairs if ast.dump(was) != ast.dump(now)]
+            slips += [(part.title[0], name) for name in changed]
+    assert slips == [("2", "standardised"), ("2", "standardise")]
+
+
+def test_helpers_and_imports_of_a_student_come_along(student):
+    """A good solution that has a function of its own, or an import, gets nothing."""
+    mine = student / "advantages.py"
+    more = "import math as m\n\nboom = 1 / 0\nEPS = m.pow(10, -6)\n\n\n"
+    more += "def spread(r: Tensor, eps=EPS):\n    return r.std(1) + eps\n\n\n"
+    edit(mine, "def centre(", more + "def centre(")
+    edit(mine, "(rewards.std(1, correction=0, keepdim=True) + 1e-6)", "spread(rewards)")
+    source = grade.combined("advantages.py", read(mine), ["standardise"])
+    tree = ast.parse(source)
+    names = [name for statement in tree.body for name in bound(statement)]
+    assert (
+        names.index("m") < names.index("EPS") < names.index("spread") < names.index("standardise")
+    )
+    assert "boom" not in names
+    mine = student / "test_grpo.py"
+    edit(mine, '"rloo": lambda x, i, t: ', '"rloo": lambda x, i, t: others(x) + ')
+    edit(mine, "FORMULAS = {", "def others(x):\n    return 0\n\n\nFORMULAS = {")
+    source = grade.combined("test_grpo.py", read(mine), ["FORMULAS.rloo"])
+    assert "others(x)" in code(source, "FORMULAS.rloo") and "def others(x)" in source
+    assert "def others" not in grade.combined("test_grpo.py", read(mine), ["FORMULAS.ngrpo"])
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("        return float(", "        return float((", "tasks.py, line "),
+        ("\nPAD = ", "\n# für\nPAD = ", "codec can't decode"),
+        ("def reward(", "def rewards(", "There is no Task.reward."),
+        (None, None, "Task.reward is blank."),
+        ("", "", "No such file"),
+    ],
+)
+def test_what_cannot_be_graded_is_one_line(student, old, new, said):
+    """A traceback, or 0 points without a word, for a file that does not parse or is not there."""
+    path = student / "tasks.py"
+    if old:
+        edit(path, old, new)
+        path.write_text(read(path), encoding="latin-1")
+    elif old is None:
+        path.write_text(blanked(read(path), "Task.reward"), encoding="utf-8")
+    else:
+        path.unlink()
+    [(where, why)] = grade.graded(student, assignment()[0], "tasks.py", limit=1).items()
+    assert said in f"{where}: {why}" and "\n" not in why
+
+
+def test_a_mistake_is_named_and_a_loop_ends(student, capsys):
+    """A dump of tensors in place of what is wrong; a student who stops all others."""
+    part = assignment()[0]
+    edit(student / "tasks.py", "response.split(MARKER)[1:] == [problem.answer]", "len(response)")
+    failures = grade.graded(student, part, "tasks.py", limit=600)
+    assert [*failures] == ["test_the_three_checks_ask_three_things"]
+    assert "several guesses" in failures["test_the_three_checks_ask_three_things"]
+    edit(student / "tasks.py", "return float(len(response))", "while True: pass")
+    failures = grade.graded(student, part, "tasks.py", limit=1)
+    assert [*failures] == ["No result"] and "endless loop" in failures["No result"]
+
+
+def test_the_command_line(tmp_path):
+    """A traceback where a folder is missing; --help that starts to grade."""
+    for arguments, status, said in (("--help", 0, "FOLDER"), ("nowhere", 2, "not a folder")):
+        command = [sys.executable, GRADE, arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == status
+        assert said in (done.stdout or done.stderr)
+        assert len(done.stderr.splitlines()) == (status == 2)

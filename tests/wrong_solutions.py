@@ -1,0 +1,69 @@
+"""The assignment, checked with the grader: python course/instructor/grade.py
+
+Its name keeps it out of `pytest tests`, because it takes minutes.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "course" / "instructor"))
+import grade  # noqa: E402
+from course.blank import assignment, blanked, read  # noqa: E402
+
+PARTS = {part.title: part for part in assignment()}
+FILES = [(title, file) for title in PARTS for file in PARTS[title].files]
+WHERE = {name: (title, file) for title, file in FILES for name in PARTS[title].files[file]}
+LIMIT = 600  # seconds of the processor, only against a machine that hangs
+
+
+def mistakes():
+    """function, title, test, right lines, wrong lines of each entry of wrong_solutions.md."""
+    for entry in read(ROOT / "course/instructor/wrong_solutions.md").split("\n### ")[1:]:
+        title, test, diff = entry.split("\n\n")[:3]
+        right, wrong = ("".join(re.findall(rf"^[{x}](.*\n)", diff, re.M)) for x in "-+")
+        yield title.split("`")[1], title, test.split("`")[1], right, wrong
+
+
+WRONG = [*mistakes()]
+
+
+@pytest.mark.parametrize("title", PARTS)
+def test_a_part_needs_no_later_part(title):
+    """The solution fails, or a command needs functions that are asked for in a later part."""
+    sources = {file: read(ROOT / file) for _, file in FILES}
+    later = [*PARTS][[*PARTS].index(title) + 1 :]
+    for name, (part, file) in WHERE.items():
+        if part in later and PARTS[part].points:
+            sources[file] = blanked(sources[file], name)
+    assert grade.check(sources, PARTS[title].command, LIMIT) == {}
+
+
+@pytest.mark.parametrize("title, file", FILES)
+def test_blank_functions_fail(title, file):
+    """A command that does not look at what was to be written, so that nothing is graded."""
+    source = read(ROOT / file)
+    for name in PARTS[title].files[file]:
+        source = blanked(source, name)
+    assert grade.check({file: source}, PARTS[title].command, LIMIT)
+
+
+@pytest.mark.parametrize("name, title, test, right, wrong", WRONG, ids=[x[1] for x in WRONG])
+def test_each_mistake_is_found_by_the_test_named_there(name, title, test, right, wrong):
+    """A mistake that is no longer found, or that quotes a line which the core no longer has."""
+    part, file = WHERE[name]
+    source = read(ROOT / file)
+    assert source.count(right) == 1, f"quoted, but not once in {file}: {right}"
+    source = grade.combined(file, source.replace(right, wrong), PARTS[part].files[file])
+    command = re.sub('-k "(.+)"', rf'-k "(\1) and {test}"', PARTS[part].command)
+    found = grade.check({file: source}, command, LIMIT)
+    assert test in found, f"{title}: {found}"
+
+
+@pytest.mark.parametrize("title, file", FILES)
+def test_every_part_has_mistakes(title, file):
+    """Functions of which nobody has tried whether a mistake would be found."""
+    assert sum(WHERE[name] == (title, file) for name, *_ in WRONG) >= 2
