@@ -557,19 +557,23 @@ def test_one_optimiser_lasts_the_whole_run(no_update):
 
 
 def test_one_critic_lasts_the_whole_run(no_update):
-    """Each training step makes a new critic, which has learned nothing. Or its learning rate is
-    wrong.
-    """
+    """A new critic in each step has learned nothing; a critic that learns at another rate."""
     made = []
+    called = []
 
     class Noted(advantages.Critic):
         def __init__(self, network, lr):
             super().__init__(network, lr)
             made.append((network.unembed.out_features, lr))
 
+        def __call__(self, rollout):
+            called.append(self)
+            return super().__call__(rollout)
+
     steps = steps_of("--variant critic --lr 0.5", variants=VARIANTS | {"critic": Noted})
     assert len([*islice(steps, 3)]) == 3
     assert made == [(1, 0.5)]
+    assert called == [called[0]] * 3
 
 
 def test_each_step_draws_new_problems_and_new_responses(no_update):
