@@ -606,6 +606,7 @@ def test_the_reference_of_the_kl_term_is_the_model_before_training(name):
     for _, trained, _ in islice(train.train(args, model), 3):
         before_training = response_logprobs(first, trained).detach()
         close(trained.reference_logprobs, before_training, 1e-5)
+        assert not trained.reference_logprobs.requires_grad  # nothing learns through it
     assert (response_logprobs(model, trained) - before_training).abs().max() > 0.01
 
 
@@ -619,7 +620,8 @@ OWN_LOSS = {  # as in the README's table; all other variants have the settings o
 @pytest.mark.parametrize("name", VARIANTS)
 def test_each_variant_trains_with_its_own_loss(name, no_update):
     """An entry of LOSS is missing or wrong, so another algorithm runs under the variant's name."""
-    next(steps_of(f"--variant {name} --prompts 2 --group-size 2"))
+    _, trained, _ = next(steps_of(f"--variant {name} --prompts 2 --group-size 2"))
+    assert trained.reference_logprobs is None  # without a KL term it is not computed
     assert no_update.call_args.kwargs == DEFAULTS | OWN_LOSS.get(name, {})
 
 

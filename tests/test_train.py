@@ -264,8 +264,8 @@ def test_the_warm_up_ends_at_the_share_of_its_task(task, share, ratio, monkeypat
     def sample(*given, **more):
         how = signature(sample_rollout).bind(*given, **more).arguments
         assert not any(held_out(problem.prompt) for problem in how["problems"])
-        assert {problem.level for problem in how["problems"]} == {*TASKS[task].levels}
         assert (how["G"], how.get("temperature", 1.0)) == (1, 1.0)
+        assert how["problems"] == train.make_problems(TASKS[task], held=False)[::8]
         rollout = sample_rollout(*given, **more)
         rollout.rewards[:] = next(shares)  # only their mean is looked at
         return rollout
@@ -332,6 +332,7 @@ def test_evaluation(monkeypatch):
     torch.manual_seed(1)
     found = train.evaluate(tiny_gpt(), ADD, "x", temperature=1.0, samples=4)
     assert list(found["x_by_level"]) == [*ADD.levels]
+    assert all(share == round(share, 4) for share in found["x_by_level"].values())
     agree(found, "x", tiny_gpt(), 1.0, 4)
     monkeypatch.setattr(train.Task, "reward", lambda task, problem, response: 1.0)
     found = train.evaluate(tiny_gpt(), ADD, "x", temperature=1.0)
@@ -723,6 +724,33 @@ def test_bad_arguments_are_refused(flags):
             status, [error] = run(f"--{flag}={value}")
             assert status == 2 and f"--{flag}" in error and " from " in error
     assert not [*Path().iterdir()]
+
+
+LIMITS = {  # the smallest and the largest value that is allowed, and two that are just outside
+    "steps seed base-seed": (0, 10**9, -1, 10**9 + 1),
+    "prompts minibatches": (1, 10**9, 0, 10**9 + 1),
+    "group-size": (2, 10**9, 1, 10**9 + 1),
+    "layers": (1, 24, 0, 25),
+    "width": (4, 2048, 0, 2052),
+    "threads": (1, 1024, 0, 1025),
+    "temperature": (0.001, 1e9, 0.0009, 1.1e9),
+    "lr max-grad-norm": (1e-12, 1e9, 0.9e-12, 1.1e9),
+    "clip-low": (0.0, 1.0, -0.001, 1.001),
+    "clip-high kl": (0.0, 1e9, -0.001, 1.1e9),
+}
+
+
+@pytest.mark.parametrize("flags", LIMITS)
+def test_the_limits_of_each_number(flags):
+    """A limit that is one off, or that belongs to another flag."""
+    *allowed, too_small, too_large = LIMITS[flags]
+    for flag in flags.split():
+        for value in allowed:
+            args = train.parse_arguments([f"--{flag}={value}"])
+            assert getattr(args, flag.replace("-", "_")) == value
+        for value in (too_small, too_large):
+            status, [error] = run(f"--{flag}={value}")
+            assert status == 2 and f"--{flag}" in error
 
 
 @pytest.mark.parametrize("out", ["file", "out"])
