@@ -159,7 +159,7 @@ def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int
     by_level = {n: round(correct[levels == n].float().mean().item(), 4) for n in task.levels}
     mean = sum(by_level.values()) / len(by_level)
     share = judge(task.reasoning_correct, problems, rollout.texts)[correct].mean().nan_to_num()
-    more = {f"{name}_by_level": by_level, f"{name}_response": rollout.texts[-1][0]}
+    more = {f"{name}_by_level": by_level, f"{name}_response": rollout.texts[EXAMPLE][0]}
     return {name: mean, f"{name}_reasoning_correct": share.item()} | more
 
 
@@ -209,7 +209,7 @@ def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) ->
         model = model or base_model(args, say)
         base = accuracy(model, task, samples=4)
         append_row(file, {"step": 0} | base)
-        example = make_problems(task, held=True)[-1]
+        example = make_problems(task, held=True)[EXAMPLE]
         show_start(args, example)
         show_row({"step": 0} | base, task, example)
         seconds = []
@@ -242,6 +242,7 @@ def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) ->
 
 # ---- A run shows text on standard output, and bars on standard error
 BAR = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+EXAMPLE = -4  # the held-out problem that is shown; default base models get it wrong
 SHOWN = {"step": "", "reward": ".2f", "all_fail": ".0%", "sampled": ".1%", "greedy": ".1%"}
 SHOWN["entropy"] = ".2f"
 

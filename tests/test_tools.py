@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-import tasks
 import train
 from grpo import sample_rollout
 from tasks import ADD, MUL, SUM, TASKS
+from test_grpo import fewer_problems
 from tools import ask, curves
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """The folder of a small run of two steps, which begins with random weights."""
-    monkeypatch.setattr(tasks, "DRAWS", 20)
+    fewer_problems(20, monkeypatch)
     monkeypatch.setattr(train, "base_model", lambda args, say: train.new_model(args))
     monkeypatch.chdir(tmp_path)
     train.main("--layers 1 --width 8 --steps 2 --prompts 4 --group-size 2".split())
@@ -88,7 +88,7 @@ def test_an_answer(folder, capsys, monkeypatch):
     capsys.readouterr()
     ask.main([str(folder), "347", "+", "285"])
     head, *lines = capsys.readouterr().out.splitlines()
-    assert "  347+  285=" in head and "12,13,06# 632" in head
+    assert "347+  285=" in head and "12,13,06# 632" in head
     assert [line.split("  ")[1].split()[0] for line in lines] == 4 * ["sampled"] + ["greedy"]
     assert "reward 1" in lines[0] and "[" not in lines[0]
     assert "12,[14],06# 632" in lines[1] and "reward 1" in lines[1] and "[13]" in lines[1]

@@ -22,7 +22,7 @@ import torch
 import train
 from advantages import VARIANTS
 from grpo import Rollout, encode, sample_rollout
-from tasks import ADD, PAD_ID, TASKS, TOKENIZER, held_out, make_problems
+from tasks import ADD, PAD_ID, TASKS, TOKENIZER, held_out
 from test_grpo import DEFAULTS, FAIL, MIXED, ONE, PASS, close, fewer_problems, problem
 from test_grpo import random_rollout, tiny_gpt
 
@@ -546,7 +546,7 @@ def test_what_a_run_shows(capsys):
             begin = end
     model = train.new_model(parsed("--variant nthr"))
     model.load_state_dict(torch.load(left / "model.pt", weights_only=True))
-    example = make_problems(ADD, held=True)[-1]
+    example = train.make_problems(ADD, held=True)[train.EXAMPLE]
     greedy = sample_rollout(model, ADD, [example], 1, temperature=0).texts[0][0]
     assert held_out(example.prompt) and example.prompt in lines[first]
     assert example.solution in lines[first + 1]

@@ -65,14 +65,14 @@ def main(argv: list[str]) -> None:
         args, model = finished(options.run)
         task = TASKS[args.task]
     except Exception as error:  # what stands in a broken file decides which
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:100]
         parser.error(f"{options.run} is not the folder of a finished run ({reason})")
     text = " ".join(options.problem)
     problem = asked(task, text)
     if problem is None:
         rule = RULES.get(args.task, f"like {task.longest.prompt}")
         parser.error(f"{text[:40]!r} is no problem of {args.task}, which has {rule}")
-    print(f"{problem.prompt} has the solution {problem.solution}")
+    print(f"{problem.prompt.strip()} has the solution {problem.solution}")
     width = len(problem.solution) + 2
     for kind, samples, temperature in (("sampled", 4, 1.0), ("greedy", 1, 0.0)):
         rollout = sample_rollout(model, task, [problem], samples, temperature)
