@@ -280,7 +280,7 @@ def show_start(args: Namespace, example: Problem) -> None:
     """Explains the lines that show_row prints."""
     head = " ".join(SHOWN).replace("_", "-")
     say(f"\n{args.variant} makes {args.steps} training steps. Accuracy is for held-out problems.")
-    say("The right side shows the greedy response to one of them, [ ] around its first mistake.")
+    say("The right side shows the greedy response to one, [ ] around its first mistake.")
     say(f"\n{head}  response to {example.prompt}")
     say(f"{'':{len(head)}}  {example.solution} solution")
 
@@ -295,8 +295,8 @@ def show_row(row: dict, task: Task, example: Problem) -> None:
 
 def show_end(base: dict, final: dict) -> None:
     """Accuracy before and after training."""
-    say("\nThis is the accuracy on held-out problems in %: in all, by number of digits or terms.")
-    say("The last column is the share of the correct responses whose steps are all correct.")
+    say("\nThis is the accuracy on held-out problems in %, in all and by digits or terms.")
+    say("The last column is the share of correct responses whose steps are all correct.")
     say(f"\n{'all':>21}{''.join(f'{n:7}' for n in base['greedy_by_level'])}  steps")
     for name in ("sampled", "greedy"):
         for when, x in (("before", base), ("after", final)):
@@ -312,8 +312,8 @@ def show_group(trained: Rollout, variant: str) -> None:
     *_, p = min(zip(mixed.tolist(), (-differ).tolist(), range(len(mixed))))
     problem = trained.problems[p]
     prompt = problem.prompt.strip()
-    say(f"\nThis is how {variant} pushed the responses to {prompt} ({EOS} is their end).")
-    say("Below each token, + means up, - down, ' and . half as hard or less, blank not at all.")
+    say(f"\nThis is how {variant} pushed responses to {prompt} ({EOS} is their end).")
+    say("Below each token, + is up, - is down, ' and . are at most half, blank is zero.")
     group = (trained.texts[p], trained.tokens[p], trained.mask[p], trained.A[p], trained.rewards[p])
     for text, tokens, mask, A, reward in [*zip(*group)][:8]:
         remark = marked(problem, text, reward)[1]

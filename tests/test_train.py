@@ -525,7 +525,9 @@ def test_what_a_run_shows(capsys):
     text = capsys.readouterr().out
     lines = text.splitlines()
     assert text.isascii() and "\033" not in text and "\r" not in text
-    assert max(len(line) for line in lines if "out/" not in line) <= 100
+    lengths = {line: len(line) for line in lines if "out/" not in line}
+    assert max(lengths.values()) <= 100
+    assert all(length <= 80 for line, length in lengths.items() if line.endswith((".", ":")))
     assert "0%" in lines[0] and "20 optimiser steps" in lines[1]  # of the warm-up
     [left] = Path("out").iterdir()
     rows = [*csv.DictReader((left / "metrics.csv").read_text().splitlines())]
