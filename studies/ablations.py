@@ -1,7 +1,7 @@
-"""Rules that are no variants: each a short function, as in advantages.py, with the same shapes.
+"""Controls: rules that change one thing about a variant, to show what that one thing does.
 
-They stand beside a variant and change one thing of it, to show what that one thing does. They are
-trained and measured like variants: studies/runs.py adds them to the table of variants.
+Each is a short function with the same shapes as in advantages.py. Controls are trained and measured
+like variants, because studies/runs.py adds them to the table of variants.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """What the rows of studies.compare say: differences from grpo, speed of learning, significance.
 
-And the page that is made of it, results/compare.md. Everything is of base models that no learning
-rate was chosen on.
+It also makes the page results/compare.md. Everything here is from base models on which no learning
+rate was chosen.
 """
 
 from dataclasses import dataclass
@@ -145,22 +145,13 @@ def smallest_visible(rows: list[dict], task: str) -> dict[int, float]:
     return {n: stats.t.ppf(0.975, n - 1) * deviation / n**0.5 for n in (3, 6, 12)}
 
 
-def table_of_noise(rows: list[dict]) -> str:
-    lines = []
-    for task in TASKS:
-        sizes = smallest_visible(rows, task)
-        texts = [f"{points:.1f}" for points in sizes.values()]
-        lines.append([task, f"{100 * noise_floor(rows, task):.2f}", *texts])
-    return markdown(["task", "deviation", *(f"{n} base models" for n in sizes)], lines)
-
-
 def words_about_noise(rows: list[dict], task: str) -> str:
     deviation = 100 * noise_floor(rows, task)
-    sizes = [f"{n} of them {x:.1f}" for n, x in smallest_visible(rows, task).items()]
+    limits = [f"{x:.1f} over {n}" for n, x in smallest_visible(rows, task).items()]
     return (
-        f"Two runs of one algorithm on {task} differ by chance, with a standard deviation of "
-        f"{deviation:.2f} points.\nThe smallest differences that a mean over base models can show: "
-        f"{', '.join(sizes)} points."
+        f"On {task}, two runs of one algorithm differ by chance, with a standard deviation of "
+        f"{deviation:.2f} points.\nA mean over base models can only show differences larger than "
+        f"these, in points: {', '.join(limits)}.\n"
     )
 
 
@@ -232,7 +223,7 @@ def page(rows: list[dict], results: list[Effect]) -> str:
     parts = {
         "comparisons": len(TASKS) * len(COMPARED),
         "variants": table([x for x in both if x.variant in ("grpo", *COMPARED)]),
-        "noise": table_of_noise(rows),
+        "noise": "\n".join(words_about_noise(rows, task) for task in TASKS),
         "other_rates": table([x for x in results if not x.chosen and not x.flags]),
         "controls": table([x for x in both if x.variant not in NAMES]),
         "free": table([x for x in results if x.flags]),

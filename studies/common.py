@@ -3,6 +3,7 @@
 import argparse
 import csv
 import os
+import re
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from itertools import product
@@ -191,7 +192,11 @@ def publish(path: Path, text: str) -> None:
 
 
 def study(text: str, path: Path, measure, names, tasks: tuple[str, ...], seeds) -> list[dict]:
-    """The command of a study; text: its docstring. Returns all rows."""
+    """The command of a study; returns all rows. text: its docstring, a question and the command
+    on its first line, which becomes the page.
+    """
     rows = complete(path, measure, names, options(text, seeds, tasks).parse_args())
-    publish(path, f"# {text}\n{summary(rows)}\n")
+    question, command, explanation = re.split(r"(?<=\?) |\n\n", text, maxsplit=2)
+    page = f"# {question}\n\nMade with `{command}`.\n\n{explanation}\n{summary(rows)}\n"
+    publish(path, page)
     return rows

@@ -1,20 +1,20 @@
-"""What training brings: python -m studies.compare --set variants [--seeds 4 5] [--tasks mul]
+"""What does training gain? python -m studies.compare --set variants [--seeds 4 5] [--tasks mul]
 
-protocol.md is the protocol. Every seed has a base model of its own, and for one seed all variants
-draw the same problems in the same order (culling apart), so differences from grpo are paired. Sets:
+protocol.md says what is compared. Each seed has its own base model. All variants of one seed draw
+the same problems in the same order, except culling, so their differences from grpo are paired.
+These are the sets of runs:
 
-    rates      base models 1-3: each variant at three learning rates, or four (studies/protocol.py)
-    variants   4-15: each variant at the one chosen from these, and at that of grpo
-    forms      rates as above of experiment 5's other forms and of critic_bounded; then 4-9
-    controls   4-9: the other controls, at grpo's rate
-    free       4-9: grpo and compensation on add without clip and limit, each at its own rate
-    sum        4-9: grpo and verifree on sum, at their rates on add
+    rates      base models 1 to 3: each variant at three or four learning rates
+    variants   base models 4 to 15: each variant at the learning rate that was chosen from these
+    forms      the same two steps for the other forms of likelihood and critic_bounded, up to 9
+    controls   base models 4 to 9: the other controls, at the learning rate of grpo
+    free       base models 4 to 9: grpo and compensation on add without the clip and the norm limit
+    sum        base models 4 to 9: grpo and verifree on sum, at their learning rates on add
 
-results/compare.csv has a row a run: `python train.py --task TASK --variant VARIANT --seed SEED
---base-seed SEED --lr LR FLAGS`, on one thread and with AVX2 (train.py alone takes no controls).
-Rows are added as runs finish. What has a row is not run again, and a run in --out that the same
-code has finished (studies/runs.py) is only read. The columns, as shares unless another unit is
-given:
+results/compare.csv has one row for each run: `python train.py --task TASK --variant VARIANT --seed
+SEED --base-seed SEED --lr LR FLAGS`, on one thread and with AVX2. (train.py itself takes no
+controls.) A run that has a row is not made again. A run in --out is only read if the same code has
+finished it (studies/runs.py). These are the columns, as shares unless another unit is given:
 
     mean_sampled        accuracy at temperature 1, mean over the evaluations: the primary measure
     base_, final_       as in summary.json (tools/README.md), before and after training
@@ -22,13 +22,14 @@ given:
     scaled              share of training steps whose mean gradient norm was above the limit
     0, 25, ... 400      sampled accuracy after this many training steps
 
-results/compare.md and three pictures are made from that file alone. And:
+results/compare.md and three pictures are made from that file and from results/timing.csv. Other
+options:
 
-    --finished               adds rows of runs that have finished in --out, and runs nothing
+    --finished               adds the rows of runs in --out that are finished, and runs nothing
     --verify add grpo 4      makes a committed run again and says which columns agree
     --variants mine other    trains these beside grpo, on --tasks and --seeds, and draws them beside
-                             the committed ones; --lr, and what else stands on the line, goes to
-                             train.py; only --out is written to
+                             the committed ones. --lr and everything else on the line goes to
+                             train.py. All files are written to --out.
 """
 
 import json
@@ -139,8 +140,8 @@ def beside_grpo(args, flags: list[str]) -> None:
     path = Path(args.out, "forest.png")
     pictures.forest(path, [*committed, *results], tasks)
     print(table(results))
-    for task in tasks:
-        print(f"\n{words_about_noise(rows, task)}" if task in TASKS else "")
+    for task in {*tasks} & {*TASKS}:
+        print(f"\n{words_about_noise(rows, task)}")
     print(f"{path} shows your variants beside the committed ones, which have twelve base models.")
     print(f"The runs are in {args.out}: python -m tools.curves draws them.")
 

@@ -1,20 +1,19 @@
 """Does a step make correct responses less likely? python -m studies.displacement [--seeds 4 5]
 
-Lazy likelihood displacement, arXiv 2505.18830: pushing incorrect responses down can drag correct
-ones along. With the weights at the end of grpo's run on `add`, 100 mixed groups of each base model.
-For each group and variant: g is the direction of an update on this group alone, minus the gradient
-of its loss at ratio 1; N+ is the number of correct responses i. A small step along g changes their
-mean log-likelihood, Eq. 2 there, in proportion to
+Pushing incorrect responses down can drag correct ones along. This is called lazy likelihood
+displacement (arXiv 2505.18830). We take the weights at the end of a run of grpo on `add` and 100
+mixed groups for each base model. For each group and variant, g is the direction of an update on
+only this group: minus the gradient of its loss at ratio 1. N+ is the number of its correct
+responses. A small step along g changes their mean log-likelihood (Eq. 2 there) in proportion to
 
     slope = <g, grad (1/N+) sum_{i correct} ln pi_theta(y_i|x)>
 
-A group is displaced if its slope is negative. No learning rate has to be chosen for that.
+We call a group displaced if its slope is negative. This needs no learning rate.
 
-results/displacement.csv has a row a base seed and variant or control: the share of its groups
-that are displaced, and that minus grpo's. What is there is not measured again; a run of grpo that
-is missing is made.
-results/displacement.md, with means over base models and 95 % t intervals, is made from it
-alone.
+The table shows the share of displaced groups, and that share minus the one of grpo. It is made from
+results/displacement.csv, which has one row for each base seed and variant or control. What has a
+row is not measured again, and a run of grpo that is missing is made. The numbers are means over
+base models with 95 % t intervals.
 """
 
 from itertools import islice

@@ -1,24 +1,25 @@
 """Is the answer read off the reasoning? python -m studies.faithful [--tasks sum] [--seeds 4 5]
 
-Of base models, and of what grpo and verifree made of them. First, of the correct sampled responses
-to held-out problems, four each, the share whose reasoning is correct.
+We ask this about base models, and about what grpo and verifree made of them. First we sample four
+responses to each held-out problem. "Reasoning correct" is the share of the correct responses whose
+reasoning is also correct.
 
-Then interventions, like "adding mistakes" in arXiv 2307.13702, on all held-out problems. The
-beginning of a response is given, with a change in one of its steps, not the last; the model goes on
-greedily. For 347+285=, whose solution is 12,13,06# 632:
+Then we intervene, as "adding mistakes" in arXiv 2307.13702 does. The model gets the beginning of a
+response in which one step was changed, but not the last one, and continues greedily. There are
+three kinds. For 347+285=, whose solution is 12,13,06# 632, they look like this:
 
-    kind    given       follows
-    steps   12,13,06    # 632       all steps are given, nothing is changed
+    kind    given       what follows from it
+    steps   12,13,06    # 632       all steps are given, and nothing is changed
     digit   12,15,06    # 652       the second digit of a step is changed
-    carry   12,03,      05# 532     the steps up to one are given, its first digit changed by one
+    carry   12,03,      05# 532     the first digit of a step is changed; the rest is left out
 
-A step of `sum` hands on all of it, so "carry" is a running total, changed by one, and no digit is
-changed. Two shares are counted: responses that are, to the character, what follows; and those that
-give the true answer, whatever is given ("truth"). The rest is neither.
+A step of `sum` hands on the whole running total, so there "carry" changes that total by one, and
+"digit" does not exist. "Follows" counts the continuations that are, to the character, what follows
+from the given text. "Truth" counts those that give the true answer anyway. The rest does neither.
 
-results/faithful.csv has a row a model, shares from 0 to 1; results/faithful.md, with means
-over base models and 95 % t intervals, is made from it alone. What is there is not measured again; a
-run that is missing is made.
+The table is made from results/faithful.csv, which has one row for each model, with shares from 0 to
+1. The numbers are means over base models with 95 % t intervals. What has a row is not measured
+again, and a run that is missing is made.
 """
 
 from functools import partial

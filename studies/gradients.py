@@ -1,35 +1,38 @@
 """Bias and noise of each variant's gradient: python -m studies.gradients [--tasks mul] [--seeds 4]
 
-Or, in two minutes, of one variant beside others: python -m studies.gradients --variant NAME
-[--task mul]. The name may be that of a function of one's own in VARIANTS.
+Two minutes show one variant beside others: python -m studies.gradients --variant NAME [--task mul].
+NAME may be a function that you have added to VARIANTS.
 
-The weights are those of a base model. Rollouts are sampled as in training, in two halves, A and B,
-K in each, the same for all variants.
+The weights are those of a base model. We sample rollouts as in training, in two halves, A and B.
+Each half has K rollouts, and they are the same for all variants.
 
-    g   minus the gradient of a variant's loss on one rollout of half A: where a step goes. At ratio
-        1, all groups in one mini-batch, not scaled to one length. m is the mean of the g.
-    u   the same on one rollout of half B, with rloo's advantage and the constant denominator. So it
-        estimates grad J without bias, up to a factor; J is the expected reward. v is the mean.
+    g   minus the gradient of a variant's loss on one rollout of half A: where a step goes. It is
+        taken at ratio 1, with all groups in one mini-batch, and is not scaled to one length. m is
+        the mean of the g.
+    u   the same on one rollout of half B, with rloo's advantage and the constant denominator. So u
+        estimates grad J, the gradient of the expected reward, without bias, up to a factor. v is
+        the mean of the u.
 
-    M           = (K |m|^2 - mean |g|^2) / (K - 1)     |E g|^2: |m|^2 without its noise; V: of u
+    M           = (K |m|^2 - mean |g|^2) / (K - 1)     estimates |E g|^2: |m|^2 without its noise;
+                                                       V is the same of u
     cosine      = <m, v> / sqrt(M V)                   of E g with grad J; below 1 there is a bias
     mean cosine = mean of <g, v> / (|g| sqrt(V))       of one rollout with grad J; a g of 0 counts 0
-    s           = cosine^2 M / mean |g|^2              the share of E |g|^2 that is E g along grad J
-    signal-to-noise ratio = s / (1 - s)                of one rollout: that share over all the rest
+    s           = cosine^2 M / mean |g|^2              the part of E |g|^2 that is E g along grad J
+    signal-to-noise ratio = s / (1 - s)                of one rollout: that part over all the rest
 
-As long as there is no bias, the last one over grpo's says how many rollouts of grpo one rollout
-counts like, for the mean of N rollouts has an N-th of the noise. No cosine is cut off at 1. NaN
-means "not measurable": M or V is not positive. Intervals resample base models; that of the
-correlation with the effects resamples variants.
+The mean of N rollouts has an N-th of the noise. So without bias, the ratio divided by grpo's says
+how many rollouts of grpo are worth one rollout. No cosine is cut off at 1. NaN means "not
+measurable": M or V is not positive. Intervals resample base models, and that of the correlation
+with the effects resamples variants.
 
-critic's network begins with outputs near 0, so at a base model critic is grpo. Therefore it is
-trained as in train.train, by 160 updates on other rollouts of the same weights, and then kept as it
-is. culling has the gradient of grpo. grpo_G2 to grpo_G64 have groups of that size, as many
-responses and other rollouts.
+The critic's network begins with outputs near 0, so at a base model critic equals grpo. We therefore
+train it first, as train.train does, by 160 updates on other rollouts of the same weights, and then
+keep it as it is. culling has the gradient of grpo. grpo_G2 to grpo_G64 have groups of that size and
+as many responses in all, so they have other rollouts.
 
-results/gradients.csv has a row a task, base seed and variant or control; what is there is not
-measured again. studies/gradients_report.py makes results/gradients.md from it alone, and
-results/gradients.png from it and results/compare.csv.
+results/gradients.csv has one row for each task, base seed and variant or control. What has a row is
+not measured again. studies/gradients_report.py makes results/gradients.md and results/gradients.png
+from it and from results/compare.csv.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
 """What does one group teach? python -m studies.group
 
-Draws results/group.png: eight responses of a base model to one prompt, of which exactly one is
+This draws results/group.png: eight responses of a base model to one prompt, of which exactly one is
 correct. Each cell is a token, and its colour is the advantage that grpo gives it. The base model is
-the one of the lectures. Groups are sampled until one of them has a single correct response.
+the one of the lectures. We sample groups until one of them has a single correct response.
 """
 
 from pathlib import Path
@@ -15,9 +15,11 @@ from advantages import grpo
 from grpo import Rollout, sample_rollout
 from studies.common import TABLES
 from studies.pictures import DOWN, NEUTRAL, UP, WIDTH, picture
-from tasks import ADD, EOS, MARKER, TOKENIZER, Problem
+from tasks import ADD, MARKER, TOKENIZER, Problem
+from tools.ask import asked
 
 WEIGHTS = Path(train.__file__).parent / "course" / "weights" / "add-base.pt"  # 16-bit numbers
+PROMPT = "347+285="
 G = 8
 
 
@@ -26,14 +28,6 @@ def base_model():
     weights = torch.load(WEIGHTS, weights_only=True)
     model.load_state_dict({name: w.float() for name, w in weights.items()})
     return model
-
-
-def problem_of(a: int, b: int) -> Problem:
-    """The addition of two numbers with equally many digits."""
-    prompt, steps = ADD.work(len(str(a)), lambda low, high, left=iter((a, b)): next(left))
-    written = [f"{step:02}" for step in steps]
-    answer = ADD.answer_from(written)
-    return Problem(prompt, ",".join(written) + MARKER + answer, answer, len(str(a)))
 
 
 def group_with_one_correct(model, problem: Problem) -> Rollout:
@@ -48,7 +42,6 @@ def draw(ax, rollout: Rollout) -> None:
     """A row for each response, the correct one on top; advantages stand at the ends of the rows."""
     order = rollout.rewards[0].argsort(descending=True, stable=True)
     longest = int(rollout.mask[0].sum(-1).max())
-    true = rollout.problems[0].solution + EOS
     for y, i in enumerate(order.tolist()):
         sampled = rollout.mask[0, i]
         text = TOKENIZER.decode(rollout.tokens[0, i][sampled].tolist())
@@ -60,15 +53,15 @@ def draw(ax, rollout: Rollout) -> None:
             ax.text(x + 0.47, y + 0.47, character, ha="center", va="center", family="monospace")
         ax.text(-2.2, y + 0.47, f"{rollout.rewards[0, i]:.0f}", ha="center", va="center")
         ax.text(longest + 1.4, y + 0.47, f"{A:+.2f}", ha="center", va="center", weight="bold")
-    marker = true.index(MARKER)
+    marker = rollout.problems[0].solution.index(MARKER)
     headings = {-2.2: "reward", marker / 2: "reasoning", longest - 2.5: "answer"}
     for x, heading in (headings | {longest + 1.4: "advantage"}).items():
         ax.text(x, -0.3, heading, ha="center", color=NEUTRAL)
     ax.set(xlim=(-3.3, longest + 3), ylim=(G, -0.7), aspect="equal")
-    ax.set_title(f"eight responses to {rollout.problems[0].prompt.replace(' ', '')}")
+    ax.set_title(f"eight responses to {PROMPT}")
     ax.set_axis_off()
 
 
 if __name__ == "__main__":
     with picture(TABLES / "group.png", figsize=(WIDTH, 3.4)) as ax:
-        draw(ax, group_with_one_correct(base_model(), problem_of(347, 285)))
+        draw(ax, group_with_one_correct(base_model(), asked(ADD, PROMPT)))

@@ -1,17 +1,18 @@
 """Does training teach what the base model cannot do? python -m studies.pass_at_k [--seeds 4 5]
 
-pass@k on `mul`: the share of 120 held-out problems, 30 a level, to which at least one of k
-responses is correct. 1,024 are sampled, at temperature 1. If c of n are correct, the estimate
+pass@k on `mul` is the share of 120 held-out problems, 30 of each level, for which at least one of k
+responses is correct. We sample n = 1,024 responses at temperature 1. If c of them are correct, the
+estimate
 
     pass@k = 1 - C(n-c, k) / C(n, k)                                  arXiv 2107.03374, Eq. 1
 
-has no bias, while 1 - (1 - c/n)^k has one. k = 1 is accuracy. At a large k it is what the model can
-reach at all; arXiv 2504.13837 found on language models that there base models overtake what was
-made of them by reinforcement learning.
+has no bias, while 1 - (1 - c/n)^k has one. k = 1 is the accuracy. A large k shows what the model
+can reach at all. arXiv 2504.13837 found for language models that with a large k, base models
+overtake what reinforcement learning made of them.
 
-results/pass_at_k.csv has a row a model, a column a k; what is there is not sampled again, and a
-run that is missing is made. results/pass_at_k.md, with means over base models and 95 % t
-intervals, and results/pass_at_k.png are made from it alone.
+The table and the picture are made from results/pass_at_k.csv, which has one row for each model and
+one column for each k. The numbers are means over base models with 95 % t intervals. What has a row
+is not sampled again, and a run that is missing is made.
 """
 
 from functools import partial

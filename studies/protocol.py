@@ -1,6 +1,6 @@
-"""What is compared, on which base models, and how a learning rate is chosen. protocol.md explains.
+"""What is compared, on which base models, and how a learning rate is chosen: protocol.md in code.
 
-Rates are chosen on base models 1 to 3; all that is reported is of other base models.
+Learning rates are chosen on base models 1 to 3, and everything that is reported is from others.
 """
 
 import numpy as np

@@ -1,9 +1,10 @@
-"""The runs that studies rest on. No command of its own.
+"""The training runs that studies rest on. This file has no command.
 
-The runs of one seed have that seed for the base model too, so all variants and controls of a seed
-start from the same weights. (Another processor makes other weights, so what is compared is run on
-one.) A finished run is not made again if its settings are the same and so is the code that made it:
-its folder keeps a hash of that code, in code.txt. Comments and docstrings do not count.
+The runs of one seed have that seed for the base model as well, so all variants and controls of a
+seed start from the same weights. (Another processor makes other weights, so runs that are compared
+are made on one processor.) A finished run is used again if its settings are the same and the code
+that made it is the same. For this purpose its folder has a file code.txt with a hash of that code,
+in which comments and docstrings do not count.
 """
 
 import ast

@@ -1,16 +1,17 @@
 """How long does a training step take, on one thread? python -m studies.timing
 
-Everything is measured in turns, in one process: a round has one measurement of each, so what else
-the machine does slows all alike. The first rounds are not counted. Learning rates are next to
-nothing, so all models stay the base model of their task, and responses keep their lengths.
+We measure in turns, in one process: each round times one step of everything. So whatever else the
+machine does slows everything alike. The first rounds are not counted. Learning rates are almost 0,
+so all models remain the base model of their task, and responses keep their lengths.
 
-A training step of each variant, with the default settings, is compared with grpo's. And a step of
-TRL's GRPOTrainer, on the same architecture with the same weights (twin, in tools/trl_variants.py),
-with a step of grpo with one mini-batch, as TRL has: sampling, rewards, update. TRL reads all
-groups, ours those with an advantage. Its packages are those of tools/requirements-trl.txt.
+A training step of each variant, with the default settings, is compared with a step of grpo. A step
+of TRL's GRPOTrainer, on the same architecture with the same weights (`twin` in
+tools/trl_variants.py), is compared with a step of grpo with one mini-batch, as TRL has it. Both are
+sampling, rewards and update, but TRL reads all groups, and our step only those with an advantage.
+TRL needs the packages of tools/requirements-trl.txt.
 
-results/timing.csv has a row for each comparison: the ratio of the two in a round, its median,
-smallest and largest; and the median seconds of the first. results/timing.md is made from it.
+results/timing.csv has one row for each comparison: the median, smallest and largest ratio of the
+two in a round, and the median seconds of the first one. results/timing.md is made from it.
 """
 
 from copy import deepcopy
@@ -60,8 +61,8 @@ def beside_trl(base: GPT) -> list[dict[str, float]]:
     """For each round the seconds of a step, ours and theirs."""
     theirs, tokenizer = trl.twin(base)
     plain = {"use_cpu": True, "gradient_checkpointing": False, "save_strategy": "no"}
-    own = trl.OWN | trl.trl_settings("grpo") | plain
-    config = trl.GRPOConfig(**own | {"learning_rate": 0.0, "max_steps": WARM + ROUNDS})
+    settings = trl.OWN | trl.trl_settings("grpo") | plain
+    config = trl.GRPOConfig(**settings | {"learning_rate": 0.0, "max_steps": WARM + ROUNDS})
     problems = make_problems(ADD, held=False)
     data = trl.Dataset.from_list([problem._asdict() for problem in problems])
     parts = (theirs, partial(trl.verifier, tokenizer), config, data, None, tokenizer)
@@ -74,8 +75,8 @@ def compared(rounds: list[dict], task: str, measured, beside) -> dict:
     """A row: over the counted rounds, the seconds of the first over those of the second."""
     a, b = (np.array([seconds[x] for seconds in rounds[WARM:]]) for x in (measured, beside))
     ratio = round(np.median(a / b), 2)
-    found = {"task": task, "measured": measured, "beside": beside, "ratio": ratio}
-    return found | {"smallest": min(a / b), "largest": max(a / b), "seconds": np.median(a)}
+    row = {"task": task, "measured": measured, "beside": beside, "ratio": ratio}
+    return row | {"smallest": min(a / b), "largest": max(a / b), "seconds": np.median(a)}
 
 
 if __name__ == "__main__":

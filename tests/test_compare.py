@@ -236,7 +236,7 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     page = analysis.page(first, results)
     assert (page.count("**+"), page.count("**-")) == (1, 1)
     parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
-    assert parts == [0, 4, 1, 0, 1, 2, 0, 1, len(SEARCHED)]
+    assert parts == [0, 4, 0, 0, 1, 2, 0, 1, len(SEARCHED)]
     assert "| add | `half` | 0.0003 | 12 | **+10.0" in page
     assert page.count("| sum |") == 2
     pictures.draw([])

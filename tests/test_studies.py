@@ -142,10 +142,8 @@ def test_where_the_base_model_overtakes():
 
 
 def test_the_group_of_the_picture():
-    """A prompt that is no problem of add; a group with none or several correct responses."""
-    x = group.problem_of(347, 285)
-    assert x == problem(TASKS["add"], [347, 285], 3)
-    assert x.prompt.replace(" ", "") == "347+285=" and x.solution == "12,13,06# 632"
+    """A group with none or several correct responses; another variant's advantages."""
+    x = problem(TASKS["add"], [347, 285], 3)
     rollout = group.group_with_one_correct(group.base_model(), x)
     assert rollout.rewards.sum() == 1
     assert sorted({f"{a:+.2f}" for a in rollout.A[rollout.mask].tolist()}) == ["+2.65", "-0.38"]
