@@ -18,7 +18,7 @@ from argparse import ArgumentTypeError, Namespace
 from contextlib import suppress
 from copy import deepcopy
 from io import BytesIO, StringIO
-from itertools import zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -305,13 +305,16 @@ def show_end(base: dict, final: dict) -> None:
 
 
 def show_group(trained: Rollout, variant: str) -> None:
-    """The most mixed group. Among equals, the one in which tokens of a response differ most."""
+    """The most mixed group. Of equals, the one whose responses have tokens that differ most.
+
+    Of these, the one with the fewest correct responses, whose size decides the scale of the marks.
+    """
     size = trained.A.abs() * trained.mask
     differ = ((size.amax(-1, keepdim=True) - size) * trained.mask).sum((1, 2))  # (P,)
-    mixed = (trained.rewards.mean(1) - 0.5).abs()
-    *_, p = min(zip(mixed.tolist(), (-differ).tolist(), range(len(mixed))))
+    mean = trained.rewards.mean(1)
+    *_, p = min(zip((mean - 0.5).abs().tolist(), (-differ).tolist(), mean.tolist(), count()))
     problem = trained.problems[p]
-    prompt = problem.prompt.strip()
+    prompt = problem.prompt.replace(" ", "")
     say(f"\nThis is how {variant} pushed responses to {prompt} ({EOS} is their end).")
     say("Below each token, + is up, - is down, ' and . are at most half, blank is zero.")
     group = (trained.texts[p], trained.tokens[p], trained.mask[p], trained.A[p], trained.rewards[p])

@@ -614,7 +614,7 @@ def test_the_group_that_is_shown(capsys):
     """A group that hides what the variant did; a mark without size; another response's reward."""
     train.show_group(groups(), "nthr")
     text = capsys.readouterr().out
-    assert "99+   33=" in text and "nthr" in text
+    assert "99+33=" in text and "nthr" in text
     lines = text.splitlines()[3:]
     responses = [line.split() for line in lines[::2]]
     assert [line[:3] for line in responses] == [
@@ -633,6 +633,15 @@ def test_the_group_that_is_shown(capsys):
     marks, sizes = zip(*(line[place:].split("  advantage ") for line in lines[1::2]))
     assert marks == ("++++++++++", "''''''''''", "-  ..---", "  ")
     assert sizes == ("+1.00", "+0.50", "-1.00 to +0.00", "+0.00")
+
+
+def test_of_equally_mixed_groups_the_one_with_fewer_correct_responses_is_shown(capsys):
+    """`half` in a group of 5 correct and 3 incorrect: its pushes down look as hard as those up."""
+    x = groups()
+    x.rewards = torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    x.A = torch.ones(x.tokens.shape) * x.mask
+    train.show_group(x, "half")
+    assert "98+33=" in capsys.readouterr().out
 
 
 def test_mistakes_are_of_different_prompts(capsys):
