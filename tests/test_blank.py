@@ -1,6 +1,7 @@
 """course.blank as a student runs it."""
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -87,3 +88,21 @@ def test_all_is_the_whole_assignment_without_its_extra_part(copy):
                 else:
                     body = ast.unparse(node(copy, file, name))
                     assert body.endswith("raise NotImplementedError") == (part.points > 0)
+
+
+def test_a_handout_has_no_solution(tmp_path):
+    """The instructor's folder, the history, or a line of a solution is handed out."""
+    made = tmp_path / "handout"
+    script = ROOT / "course" / "instructor" / "hand_out"
+    subprocess.check_call(["sh", script, made], cwd=ROOT, stdout=subprocess.DEVNULL)
+    assert not (made / "course" / "instructor").exists()
+    assert not [*(made / "tools").glob("explore*")]
+    commits = subprocess.check_output(["git", "rev-list", "--all"], cwd=made, text=True)
+    assert len(commits.split()) == 1
+    extra = [x for part in assignment() if not part.points for x in sum(part.files.values(), [])]
+    sources = [read(path) for path in made.rglob("*.py")]
+    page = read(ROOT / "course" / "instructor" / "wrong_solutions.md")
+    for entry in page.split("\n### ")[1:]:
+        lines = re.findall("^-(.*\n)", entry.split("```diff")[1], re.M)
+        shown = any("".join(lines) in source for source in sources)
+        assert lines and shown == (entry.split("`")[1] in extra), entry
