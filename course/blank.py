@@ -83,14 +83,13 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="all its functions, no extra part")
     parser.add_argument("--force", action="store_true", help="even if changes are lost")
     options = parser.parse_args()
-    parts = assignment()
-    where = {x: (part, file) for part in parts for file in part.files for x in part.files[file]}
+    files = [(part, file) for part in assignment() for file in part.files]
+    where = {name: (part, file) for part, file in files for name in part.files[file]}
     names = [x for x in where if x in options.names or options.all and where[x][0].points]
     if not names or set(options.names) - set(where):
         parser.error(f"allowed are --all and {', '.join(where)}")
     # Not empty if a file has changes, is not under version control, or if there is no git.
-    files = sorted({where[name][1] for name in names})
-    state = getoutput(f"git status --porcelain --ignored {' '.join(files)}")
+    state = getoutput("git status --porcelain --ignored " + " ".join(where[x][1] for x in names))
     if state and not options.force:
         parser.error(f"commit this first, or give --force and lose it: {' '.join(state.split())}")
     for name in names:

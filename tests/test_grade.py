@@ -80,7 +80,7 @@ def test_helpers_and_imports_of_a_student_come_along(student):
 @pytest.mark.parametrize(
     "old, new, said",
     [
-        ("        return float(", "        return float((", "tasks.py, line "),
+        ("        return float(", "        return float((", "(tasks.py, line "),
         ("\nPAD = ", "\n# für\nPAD = ", "codec can't decode"),
         ("def reward(", "def rewards(", "There is no Task.reward."),
         (None, None, "Task.reward is blank."),

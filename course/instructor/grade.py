@@ -61,8 +61,8 @@ def run(folder: str, command: str, limit: int) -> None:
 
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     failures = Failures()
-    arguments = shlex.split(command)[3:]  # after python -m pytest
-    status = pytest.main([*arguments, *QUICK], [failures])
+    # The first three words are python -m pytest.
+    status = pytest.main([*shlex.split(command)[3:], *QUICK], [failures])
     if status and not failures:
         failures["pytest"] = f"It ended with status {status}."
     Path("failures.json").write_text(json.dumps(failures), encoding="utf-8")
@@ -86,7 +86,7 @@ def check(sources: dict[str, str], command: str, limit: int) -> dict[str, str]:
 
 def combined(file: str, source: str, names: list[str]) -> str:
     """The project's file with these functions from another source, and what they need from it."""
-    mine, theirs = ast.parse(read(ROOT / file)), ast.parse(source)
+    mine, theirs = ast.parse(read(ROOT / file)), ast.parse(source, file)
     known = {name for statement in mine.body for name in bound(statement)}
     new = {name: x for x in theirs.body for name in bound(x) if name not in known}
     start = min(locate(mine, name.split(".")[0])[1] for name in names)
@@ -110,31 +110,28 @@ def graded(folder: Path, part: Part, file: str, limit: int) -> dict[str, str]:
     try:
         source = (folder / file).read_text(encoding="utf-8-sig")
         return check({file: combined(file, source, part.files[file])}, part.command, limit)
-    except SyntaxError as error:
-        return {f"{file}, line {error.lineno}": error.msg}
-    except (OSError, ValueError, LookupError) as error:
+    except (SyntaxError, OSError, ValueError, LookupError) as error:
         return {file: str(error)}
 
 
 def grade(folder: Path, parts: list[Part], pool, limit: int) -> None:
     """Prints a student's points, in all and by part, and why some are missing."""
     work = [(part, file) for part in parts for file in part.files]
-    results = pool.map(lambda x: graded(folder, *x, limit), work)
     marks = dict.fromkeys((part.title for part in parts), 0.0)
     why = []
-    for (part, file), failures in zip(work, results):
+    failed = pool.map(lambda x: graded(folder, *x, limit), work)
+    for (part, file), failures in zip(work, failed):
         marks[part.title] += 0 if failures else part.points / len(part.files)
         why += [f"  {part.title}, {file}"] * bool(failures)
         why += [f"    {test}: {text}" for test, text in failures.items()]
-    by_part = " ".join(f"{points:3g}" for points in marks.values())
-    print(f"{folder.name:20} {sum(marks.values()):3g} {by_part}", *why, sep="\n", flush=True)
+    print(f"{folder.name:20} {sum(marks.values()):4g}", *(f"{n:4g}" for n in marks.values()))
+    print(*why, sep="\n", end="\n" * bool(why), flush=True)
 
 
 def main() -> None:
     parser = ArgumentParser("grade.py", SUPPRESS, __doc__.splitlines()[0])
-    add = parser.add_argument
-    add("folders", nargs="*", type=Path, metavar="FOLDER", help="a student's (none: check all)")
-    add("--limit", type=int, default=60, metavar="SECONDS", help="for a check (60)")
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a student's files")
+    parser.add_argument("--limit", type=int, default=60, metavar="SECONDS", help="a check (60)")
     options = parser.parse_args()
     for folder in options.folders:
         if not folder.is_dir():
@@ -144,8 +141,8 @@ def main() -> None:
     if not folders:
         sys.exit(pytest.main(["-q", "tests/wrong_solutions.py"]))
     parts = [part for part in assignment() if part.points]
-    print(f"{'points by part':20} {sum(part.points for part in parts):3}", end=" ")
-    print(" ".join(f"{part.points:3}" for part in parts))
+    points = [part.points for part in parts]
+    print(f"{'points by part':20} {sum(points):4}", *(f"{n:4}" for n in points))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for folder in folders:
             grade(folder, parts, pool, options.limit)
