@@ -1,10 +1,10 @@
 """Functions to write yourself: python -m course.blank policy_loss FORMULAS.rloo
 
-The signature and the docstring of a function stay, and `raise NotImplementedError` takes the place
-of its body. In parts that begin with loops the docstring also goes, because it shows the formula.
-`FORMULAS.rloo` is the entry "rloo" of the table FORMULAS, which is removed. The program prints the
-commands that check what you write. With --all it blanks the whole assignment, course/README.md,
-except its extra part. Run it in a copy of the project.
+The body of a function becomes `raise NotImplementedError`; its signature and docstring stay. In a
+part that begins with loops the docstring also goes, because it shows the formula. `FORMULAS.rloo`
+means the entry "rloo" of the table FORMULAS, which is removed. The program prints the commands that
+check what you write. With --all it blanks the whole assignment, course/README.md, except the extra
+part. Run it in a copy of the project.
 """
 
 import ast

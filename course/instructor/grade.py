@@ -1,14 +1,15 @@
 """Grades the assignment: python course/instructor/grade.py ../submissions/*
 
-A folder is a student's. A check takes the functions of one part from one file of the student, with
-the names that they need and only the student has. All other code is the project's, so a mistake
-costs only its own part. For a test that fails the program prints the test's docstring, which names
-the mistake. A check runs in a copy, in a process of its own and for --limit seconds at most.
+Each folder has the files of one student. A check takes the functions of one part from one of these
+files, and the student's own functions and imports that they need. Everything else is the project's
+code, so a mistake costs only its own part. If a test fails, the program prints the docstring of the
+test, which names the mistake.
 
-This protects the project's files from accidents. It does not protect the machine from intent: a
-student's code can do whatever the user can do who runs it. A container is better.
+A check runs in a copy of the project, in a process of its own, for --limit seconds at most. This
+protects your files from accidents. It does not protect your machine from intent, because the code
+of a student can do whatever you can do there. A container is better.
 
-Without a folder the program checks the assignment itself (tests/wrong_solutions.py).
+Without a folder the program checks the assignment itself, by tests/wrong_solutions.py.
 """
 
 import ast
