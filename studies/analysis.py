@@ -30,8 +30,6 @@ class Effect:
     average: Interval  # minus grpo's: average accuracy during training
     p: float  # of that
     end: Interval  # minus grpo's: accuracy at the end
-    half: Interval  # steps to half of what grpo gains, over grpo's steps
-    most: Interval  # the same to 90 %
     all_fail: float
     reasoning_correct: float  # of the correct responses at the end
     scaled: float
@@ -40,6 +38,10 @@ class Effect:
     curves_of_grpo: np.ndarray  # (n, steps)
     chosen: bool = False  # without flags, at the rate that was chosen for it
     significant: bool = False
+
+    def speed(self, share: float) -> Interval:
+        """Steps to this share of what grpo gains, over grpo's steps."""
+        return speed(self.steps, self.curves, self.curves_of_grpo, share)
 
 
 # ---- One effect
@@ -88,8 +90,6 @@ def effect(rows: list[dict], ours: dict, theirs: dict) -> Effect:
         average=interval(a - b),
         p=sign_flips(a - b),
         end=interval(np.subtract(*ends)),
-        half=speed(steps, of_ours, of_grpo, 0.5),
-        most=speed(steps, of_ours, of_grpo, 0.9),
         all_fail=mean("all_fail"),
         reasoning_correct=mean("final_sampled_reasoning_correct"),
         scaled=mean("scaled"),
@@ -189,8 +189,8 @@ COLUMNS = {  # heading -> the text of an effect
     "base models": lambda x: str(x.n),
     "average accuracy": average,
     "at the end": lambda x: in_points(x.end),
-    "steps to half": lambda x: times_of_grpo(x.half),
-    "steps to 90 %": lambda x: times_of_grpo(x.most),
+    "steps to half": lambda x: times_of_grpo(x.speed(0.5)),
+    "steps to 90 %": lambda x: times_of_grpo(x.speed(0.9)),
     "time of a step": lambda x: seconds_by_variant().get((x.task, x.variant), ""),
     "all-fail": lambda x: in_percent(x.all_fail),
     "reasoning correct": lambda x: in_percent(x.reasoning_correct),

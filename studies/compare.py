@@ -138,7 +138,7 @@ def beside_grpo(args, flags: list[str]) -> None:
     rows = read_rows(ROWS)
     committed = [x for x in effects(rows) if x.chosen and x.variant in COMPARED]
     path = Path(args.out, "forest.png")
-    pictures.forest(path, [*committed, *results], tasks)
+    pictures.forest(path, [*committed, *results], tasks, bold=args.variants)
     print(table(results))
     for task in {*tasks} & {*TASKS}:
         print(f"\n{words_about_noise(rows, task)}")

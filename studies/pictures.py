@@ -115,8 +115,11 @@ def spread(heights: np.ndarray, apart: float) -> np.ndarray:
 
 
 # ---- Differences from grpo
-def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
-    """A dot and an interval for each variant, a panel a task; the best mean over tasks on top."""
+def forest(path: Path, results: list[Effect], tasks=TASKS, bold=()) -> None:
+    """A dot and an interval for each variant, a panel a task; the best mean over tasks on top.
+
+    The last effect of a variant counts. bold: names of variants.
+    """
     shown = [x for x in results if x.task in tasks and x.variant != "grpo"]
     found = {(x.task, x.variant): x for x in shown}
     means = {}
@@ -136,6 +139,8 @@ def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
                 if (task, name) in found:
                     dot_and_interval(ax, y, found[task, name])
         axes[0, 0].set_yticks(range(len(names)), [title(name) for name in names])
+        for name, label in zip(names, axes[0, 0].get_yticklabels()):
+            label.set_weight("bold" if name in bold else "normal")
         axes[0, 0].set_ylim(-0.6, len(names) - 0.4)
 
 

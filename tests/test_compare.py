@@ -1,6 +1,7 @@
 """What studies.compare runs, keeps and says: on rows and curves whose answers are known."""
 
 import shutil
+import sys
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
@@ -128,6 +129,34 @@ def test_a_row_of_a_run(tmp_path, monkeypatch):
     row = compare.row_of(folder)
     assert [name for name in row if name.isdigit()] == ["0", "2", "4"]
     assert (row["mean_sampled"], row["scaled"], row["all_fail"]) == (3, 0.25, 2.5)
+
+
+def test_variants_beside_the_committed_ones(tmp_path, monkeypatch, capsys):
+    """Own runs that are not drawn, drawn as if committed, or written to results/."""
+    monkeypatch.setattr(train, "base_model", lambda args, *_: train.new_model(args))
+    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, _: [f(*job) for job in jobs])
+    drawn = []
+    monkeypatch.setattr(pictures, "forest", lambda *parts, **bold: drawn.append((parts, bold)))
+    argv = ["compare", "--variants", "half", "--seeds", "1", "2", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [*argv, "--steps", "50", "--prompts", "2", "--width", "8"])
+    compare.main()
+    (((path, results, tasks), bold),) = drawn
+    assert path == tmp_path / "forest.png" and tasks == ["add"] and bold == {"bold": ["half"]}
+    assert results[-1].n == 2 and results[-1].flags == "--steps 50 --prompts 2 --width 8"
+    assert {x.n for x in results[:-1] if x.task == "add"} == {12}
+    assert "| add | `half` | 0.0003 | 2 |" in capsys.readouterr().out
+
+
+def test_verify(monkeypatch, capsys):
+    """A column that differs and is said to agree."""
+    old = next(made("add", "half", 3e-4, [0.5], [4]))
+    new = old | {"all_fail": 0.6}
+    monkeypatch.setattr(compare, "read_rows", lambda _: [old | {"seed": 5}, old])
+    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, _: [[new]])
+    compare.verify("add", "half", "4")
+    lines = capsys.readouterr().out.splitlines()
+    differ = [line.split() for line in lines if "agrees" not in line]
+    assert differ == [["all_fail", "0.6", "differs:", "0.5"]] and len(lines) == len(new)
 
 
 def test_code_that_made_a_run(tmp_path):
