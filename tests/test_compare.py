@@ -114,6 +114,10 @@ def test_a_row_of_a_run(tmp_path, monkeypatch):
     assert "nthr-seed4-base_seed4-lr0.0006-max_grad_norm" in folder.name
     monkeypatch.setattr(train, "run", None)
     assert compare.trained(run, tmp_path) == [row]
+    assert not runs.is_finished(run._replace(lr=3e-4), tmp_path)
+    code = (folder / "code.txt").read_text()
+    (folder / "code.txt").write_text(code[::-1])
+    assert not runs.is_finished(run, tmp_path)
     monkeypatch.setattr(compare, "ROWS", tmp_path / "ROWS")
     other = row | {"seed": 3}
     compare.add_rows([row])
@@ -204,6 +208,26 @@ def test_colours():
         assert 1.05 / (luminance + 0.05) >= 4.5, name  # the contrast of WCAG 2
 
 
+def test_what_is_missing(tmp_path, monkeypatch):
+    """A variant that is measured again, or one that is left out where others are there."""
+    names = ["grpo", "half"]
+    args = SimpleNamespace(tasks=["add"], seeds=[4, 5], out="x", jobs=1, only_tables=False)
+
+    def measure(task, seed, out, missing):
+        return [{"task": task, "seed": seed, "variant": x, "seen": out} for x in missing]
+
+    monkeypatch.setattr(common, "side_by_side", lambda f, jobs, _: [f(*job) for job in jobs])
+    path = tmp_path / "some.csv"
+    common.write_rows(path, measure("add", 4, "y", ["half"]))
+    args.only_tables = True
+    assert len(common.complete(path, measure, names, args)) == 1
+    args.only_tables = False
+    rows = common.complete(path, measure, names, args)
+    expected = {(4, "half", "y"), (4, "grpo", "x"), (5, "grpo", "x"), (5, "half", "x")}
+    assert {(row["seed"], row["variant"], row["seen"]) for row in rows} == expected
+    assert len(rows) == 4 and common.read_rows(path) == rows
+
+
 def test_noise_floor():
     """A deviation of other rows, of n in place of n - 1, or over one base model's mean."""
     rows = [*made("add", "dr_grpo", 3e-4, [0.9] * 3), *made("add", "rloo", 3e-4, [0.1] * 3)]
@@ -240,6 +264,9 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
         (10, 12, "add", "half", 3e-4, ""),
         (0, 12, "add", "grpo", 3e-4, ""),
         (-10, 12, "add", "critic", 3e-4, ""),
+        (-5, 12, "mul", "dr_grpo", 3e-4, ""),
+        (-6, 12, "mul", "rloo", 3e-4, ""),
+        (0, 12, "mul", "grpo", 3e-4, ""),
         (10, 9, "add", "nthr", 3e-4, ""),  # not significant: p = 2 / 2**9
         (30, 12, "add", "nthr", 6e-4, ""),  # not its own rate
         (-20, 6, "add", "dense", 3e-4, ""),
@@ -259,11 +286,14 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
         gains = 100 * x.average.value, 100 * x.end.value
         effects[x.task, x.variant, x.lr, x.flags] = (*gains, x.n)
     assert effects == expected
-    assert {x.variant for x in results if x.significant} == {"half", "critic"}
+    assert {x.variant for x in results if x.significant} == {"half", "critic", "dr_grpo"}
     (nthr,) = [x for x in results if x.variant == "nthr" and x.chosen]
     assert nthr.curves_of_grpo[:, -1].mean() == pytest.approx(level[:9].mean(), abs=1e-4)
     page = analysis.page(first, results)
-    assert (page.count("**+"), page.count("**-")) == (1, 1)
+    assert (page.count("**+"), page.count("**-")) == (1, 2)
+    assert f"{2 * (len(NAMES) - 2)} comparisons" in page.replace("\n", " ")
+    of_pair = [x for x in page.splitlines() if "rloo" in x and "| 12 |" in x]
+    assert len(of_pair) == 1 and "| mul | `dr_grpo = rloo` | 0.0003 | 12 | **-5.0" in of_pair[0]
     parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
     assert parts == [0, 4, 0, 0, 1, 2, 0, 1, len(SEARCHED)]
     assert "| add | `half` | 0.0003 | 12 | **+10.0" in page
