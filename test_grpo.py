@@ -187,7 +187,7 @@ def by_loops(rollout, formula):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant_equals_its_formula(name):
-    """A variant lost a sign or reads a neighbour's token. Training runs, but on wrong numbers."""
+    """A deviation divides by G - 1, a sign is lost, a neighbour is read: training hides it."""
     assert name in FORMULAS, f"write the formula of {name!r} into FORMULAS in test_grpo.py"
     groups = [[MIXED, FAIL, PASS, ONE, REAL], [[0, 1, 0, 0, 0, 0, 1, 0]], [[1], [0]], [[1, 0]]]
     for T, rewards in enumerate(groups, start=2):
