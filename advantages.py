@@ -1,10 +1,10 @@
 """The variants of GRPO: each is a short function from a Rollout to one with advantages A (P, G, T).
 
-The update pushes every sampled token up or down: it raises or lowers the token's log-probability.
-The advantage A_{i,t} of token t of response i says in which direction, and how hard (see grpo.py).
-If A_{i,t} is the reward r_i, then the expected gradient is the gradient of the expected reward. A
-baseline may be subtracted from r_i, because it does not depend on the response. Other changes of
-A_{i,t} can change the expected gradient. We call that change a bias.
+Read grpo.py first: it derives the loss. The advantage A_{i,t} of token t of response i says in
+which direction the update pushes this token, and how hard. If A_{i,t} is the reward r_i, then the
+expected gradient is the gradient of the expected reward J. It stays the same if we subtract a
+baseline, because a baseline does not depend on response i. Other changes can change the expected
+gradient. This error is called a bias: training then climbs something other than J.
 
 For example, let one of eight responses to a prompt be correct. The rewards r_i have the mean
 mu = 0.125 and the standard deviation sigma = 0.331. Under `grpo` each token of the correct response
@@ -15,6 +15,7 @@ gets (1 - 0.125) / 0.331 = +2.65. Eight variants give these advantages:
     incorrect   -0.38     -0.13   -0.14   -1.00       0.00        0.00   -0.19   -0.53
 
 A group is all-fail if no response is correct, all-pass if every response is, and otherwise mixed.
+All-fail and all-pass groups get 0, unless the docstring of a variant says what they get.
 
 Shapes and names: P prompts, G responses to each, T tokens, V vocabulary, D width; a prompt x, its
 response y_i, and the model pi that sampled it (the policy).
@@ -25,9 +26,9 @@ response y_i, and the model pi that sampled it (the policy).
     rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), from which y_{i,t} was drawn
     rollout.hidden    (P, G, T, D)  h_{i,t}, from which the last layer (the unembedding) made probs
 
-The update trains on the rollout that a variant returns. A variant changes no input, and no gradient
-flows through A. Padding may hold anything, NaN included, so we select it away: 0 * NaN is NaN. Five
-variants come from unpublished experiments with language models, which we number from 1 to 5.
+A variant returns a new rollout, on which the update trains, and does not modify its argument. No
+gradient flows through A. Padding may hold anything, even NaN, and 0 * NaN is NaN, so we replace it
+(torch.where) and do not multiply it by 0. The unpublished experiments 1 to 5 used language models.
 """
 
 from dataclasses import replace
@@ -51,15 +52,15 @@ def standardise(rewards: Tensor) -> Tensor:
 
     eps is 1e-6. sigma is the population standard deviation: it divides by G, where some
     implementations divide by G - 1. If a share p of a group is correct, its correct responses get
-    sqrt((1-p)/p) and the others -sqrt(p/(1-p)). This is Lemma 4.2 of arXiv 2505.18830.
+    sqrt((1-p)/p) and the others -sqrt(p/(1-p)), as in Lemma 4.2 of arXiv 2505.18830.
     """
     return centre(rewards) / (rewards.std(1, correction=0, keepdim=True) + 1e-6)
 
 
 def on_tokens(rollout: Rollout, A: Tensor) -> Rollout:
-    """The rollout with these advantages: A_i (P, G), the same for all tokens, or A_{i,t} (P, G, T).
+    """The rollout with these advantages, without gradient, and 0 outside the mask.
 
-    The result's A (P, G, T) is 0 outside the mask, and no gradient flows through it.
+    A is A_i (P, G), the same for all tokens, or A_{i,t} (P, G, T).
     """
     A = A if A.dim() == 3 else A[..., None]
     return replace(rollout, A=torch.where(rollout.mask, A, 0.0).detach())
@@ -70,10 +71,11 @@ def grpo(rollout: Rollout) -> Rollout:
 
         A_{i,t} = (r_i - mu) / (sigma + eps)
 
-    The mean of the group is the baseline, so no second network has to predict the reward. Dividing
-    by sigma changes how much a group counts. With four correct responses of eight, r_i - mu is +0.5
-    or -0.5, and the advantages are +1 and -1. With one of eight, r_i - mu is +0.88 or -0.13, and
-    the advantages are +2.65 and -0.38. All-fail and all-pass groups get 0.
+    The group's mean mu serves as the baseline, so no second network has to predict the reward.
+    Because mu contains r_i, it is not quite a baseline, but this only scales r_i - mu by (G-1)/G
+    (see rloo). Dividing by sigma makes groups with a small sigma count more. With four correct
+    responses of eight, r_i - mu is +0.5 or -0.5, and A is +1 or -1. With one of eight, r_i - mu is
+    +0.88 or -0.13, and A is +2.65 or -0.38.
     """
     return on_tokens(rollout, standardise(rollout.rewards))
 
@@ -84,9 +86,8 @@ def dr_grpo(rollout: Rollout) -> Rollout:
         A_{i,t} = r_i - mu
 
     Two divisions of GRPO change its objective, and this variant makes neither. It does not divide
-    by sigma. Its loss divides by a constant (table LOSS) and not by the number of tokens. All-fail
-    and all-pass groups get 0. In the paper it is as accurate as GRPO, with shorter incorrect
-    responses.
+    by sigma, and its loss divides by a constant (table LOSS) and not by the number of tokens. In
+    the paper it is as accurate as GRPO, and its incorrect responses are shorter.
     """
     return on_tokens(rollout, centre(rollout.rewards))
 
@@ -96,9 +97,9 @@ def rloo(rollout: Rollout) -> Rollout:
 
         A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  G / (G - 1) (r_i - mu)
 
-    The baseline of response i is the mean reward of the other responses to the prompt. It does not
-    depend on y_i, so the expected gradient stays the same. A group of one response gets 0, and so
-    do all-fail and all-pass groups. We take the baseline from the paper, and the loss from GRPO.
+    The baseline of response i is the mean reward of the other responses to the prompt. Unlike the
+    mean mu of `grpo`, it does not depend on y_i, so it is a true baseline. We take only this
+    baseline from the paper; the loss is that of GRPO.
     """
     G = rollout.rewards.size(1)
     return on_tokens(rollout, G / max(G - 1, 1) * centre(rollout.rewards))
@@ -109,15 +110,15 @@ def maxrl(rollout: Rollout) -> Rollout:
 
         A_{i,t} = (r_i - mu) / mu,   or 0 if mu = 0
 
-    Prompts that are rarely solved count most. With one correct response of eight, the advantages
-    are +7 and -1. With four they are +1 and -1, as under grpo. All-fail and all-pass groups get 0.
-    Dividing by mu changes the objective. Let pass@k be the probability that at least one of k
-    responses is correct. The expected gradient is exactly the gradient of
+    Prompts that are rarely solved count most: with one correct response of eight, the advantages
+    are +7 and -1, and with four they are +1 and -1, as under grpo. Dividing by mu changes the
+    objective. Let p be the probability of a correct response, and pass@k = 1 - (1-p)^k that of at
+    least one among k. The expected gradient is exactly the gradient of
 
         sum_{k = 1}^{G - 1} pass@k / k
 
-    For large G it approaches the gradient of ln p, where p is the probability of a correct
-    response. Maximum likelihood training would follow that gradient.
+    Because -ln p is the sum of (1-p)^k / k over all k >= 1, this objective is close to ln p, up to
+    a constant, if G is large. Maximum likelihood training would maximise ln p.
     """
     mu = rollout.rewards.mean(1, keepdim=True)
     return on_tokens(rollout, (centre(rollout.rewards) / mu).masked_fill(mu == 0, 0.0))
@@ -128,8 +129,8 @@ def pos_only(rollout: Rollout) -> Rollout:
 
         A_{i,t} = max(A_i, 0),   A_i as in grpo
 
-    The model imitates correct responses and ignores incorrect ones. All-fail and all-pass groups
-    get 0. In the paper its average accuracy is 39.84 %, and that of grpo is 41.14 %.
+    The model imitates correct responses and ignores incorrect ones. In the paper its average
+    accuracy is 39.84 %, and that of grpo is 41.14 %.
     """
     return on_tokens(rollout, standardise(rollout.rewards).clamp(min=0.0))
 
@@ -140,8 +141,8 @@ def reinforce(rollout: Rollout) -> Rollout:
         A_{i,t} = r_i
 
     Correct responses are pushed up, and nothing is pushed down. All-pass groups get 1, so they are
-    pushed up as well. All-fail groups get 0. The loss divides by a constant (table LOSS), because
-    the number of tokens depends on the responses. The expected gradient is then along grad J.
+    pushed up as well. The loss divides by a constant (table LOSS), because the number of tokens
+    depends on the responses. So the expected gradient has the direction of the gradient of J.
     """
     return on_tokens(rollout, rollout.rewards)
 
@@ -151,9 +152,8 @@ def half(rollout: Rollout) -> Rollout:
 
         A_{i,t} = A_i if A_i > 0, else A_i / 2;   A_i as in grpo
 
-    This is the simplest way to push down less. A variant that spares only some tokens, as nthr
-    does, must gain more than this. Otherwise its choice of tokens may not matter. All-fail and
-    all-pass groups get 0.
+    This is the simplest way to push down less, so it is the control for nthr, which spares only
+    chosen tokens. If nthr gains no more than half, its choice of tokens may not matter.
     """
     A = standardise(rollout.rewards)
     return on_tokens(rollout, torch.where(A < 0, A / 2, A))
@@ -164,13 +164,13 @@ class Critic:
 
         A_{i,t} = A_i + b_phi(y_{i,t}),   A_i as in grpo
 
-    Not every token of a correct response helped. The idea is to learn which tokens did. The critic
-    is trained beside the policy (critic_loss), and phi are its weights. b_phi(y_{i,t}) is its
-    output when it has read the prompt and the response up to and including y_{i,t}. The output
-    depends on the token, so it is no baseline, and it biases the gradient. (The critic of PPO
-    predicts the reward before it reads the token. That prediction is a baseline.) In all-fail and
-    all-pass groups only the output remains. With language models training was unstable and never
-    better than grpo: judging single tokens added variance, but no signal.
+    Not every token of a correct response helped, so the critic, with weights phi, learns beside the
+    policy which tokens did (critic_loss). b_phi(y_{i,t}) is its output after reading the prompt and
+    the response up to and including y_{i,t}. Because b_phi depends on the token, it is not a
+    baseline, and it biases the gradient. (The critic of PPO predicts the reward before it reads the
+    token, so its prediction is a baseline.) In all-fail and all-pass groups A_i is 0, and only
+    b_phi remains. With language models, training was unstable and never better than grpo, because
+    judging single tokens added variance but no signal.
     """
 
     def __init__(self, network: GPT, lr: float):
@@ -191,9 +191,9 @@ def critic_loss(bias: Tensor, A: Tensor, mask: Tensor) -> Tensor:
 
         loss(phi) = - mean_i A_i sum_t b_phi(y_{i,t})
 
-    The sum is over the tokens of a response, where mask (P, G, T) is True. The mean is over all
+    The sum is over the tokens of a response, where mask (P, G, T) is True, and the mean is over all
     responses. Training raises the output for tokens that keep appearing in correct responses. The
-    loss is linear in the output, so nothing bounds the output. This is part of the experiment.
+    loss is linear in the output, so nothing bounds the output, which is part of the experiment.
     """
     return -(A * bias).masked_fill(~mask, 0.0).sum(-1).mean()
 
@@ -204,9 +204,9 @@ def compensation(rollout: Rollout) -> Rollout:
         A_{i,t} = A_i (2 - pi_t / pi_max) if A_i > 0, else A_i;   A_i as in grpo
 
     pi_t is the probability with which y_{i,t} was sampled, and pi_max is the largest pi_t of the
-    response. The factor is between 1 and 2. The idea is to seize a rare opportunity: a correct
-    response that the policy seldom writes. All-fail and all-pass groups get 0. With language models
-    training diverged early. On improbable tokens the factor acts like a ratio (grpo.py) above 1.
+    response, so the factor is between 1 and 2. The idea is to learn more from a correct response
+    that the policy seldom writes. With language models, training diverged early, perhaps because on
+    improbable tokens the factor acts like a ratio (grpo.py) near 2 that no clip sees.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     logp = rollout.logprobs.masked_fill(~rollout.mask, -torch.inf)
@@ -217,13 +217,12 @@ def compensation(rollout: Rollout) -> Rollout:
 def culling(rollout: Rollout) -> Rollout:
     """Solved prompts leave the training set (experiment 3).
 
-        A_{i,t} = A_i as in grpo;   the field `solved` gets the problems that are not drawn again
+        A_{i,t} = A_i as in grpo;   `solved` lists the problems that will not be drawn again
 
     The idea is to spend no more samples on problems that the model can solve. A problem is solved
-    if all its responses are correct. If it was drawn twice, it has two groups, and both must be
-    all-pass. A training step still draws P problems. All-fail and all-pass groups get 0. With
-    language models nothing changed: a hard prompt stays all-fail if it is sampled a little more
-    often.
+    if all its responses are correct, in both groups if it was drawn twice. A training step still
+    draws P problems. With language models, nothing changed, because a hard prompt stays all-fail
+    even if it is sampled a little more often.
     """
     failed = {p for p, r in zip(rollout.problems, rollout.rewards) if r.min() < 1}
     return replace(grpo(rollout), solved=set(rollout.problems) - failed)
@@ -235,9 +234,9 @@ def negative(rollout: Rollout, c: float = 1.0) -> Rollout:
         A_{i,t} = -c in an all-fail group, else A_i as in grpo
 
     Under grpo an all-fail group contributes no gradient. The idea is to push its responses down, so
-    that probability moves to answers that were not tried yet. An incorrect response in a group that
-    is half correct gets -1 under grpo, and here we choose the same size, c = 1. All-pass groups get
-    0. With language models the gain was small and inconclusive. In its paper, ngrpo gains more.
+    that probability moves to answers that have not been tried yet. We choose c = 1, because an
+    incorrect response in a group that is half correct gets -1 under grpo. With language models, the
+    gain was small and inconclusive. The paper of ngrpo reports a larger gain over grpo.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     return on_tokens(rollout, standardise(rollout.rewards).masked_fill(all_fail, -c))
@@ -248,12 +247,12 @@ def ngrpo(rollout: Rollout) -> Rollout:
 
         A_{i,t} = (r_i - mu') / (sigma' + eps),   mu' and sigma' of r_1, .., r_G and a reward of 1
 
-    A virtual correct response joins every group, but gets no advantage itself. Each response of an
-    all-fail group then gets -1/sqrt(G). All-pass groups get 0. Mixed groups move down: with one
-    correct response of eight, the advantages are +1.871 and -0.535. (In sigma' we divide by G + 1,
-    as the printed equation does. The authors' code divides by G, which gives +1.764 and -0.504.)
-    The clip range is 0.16 below and 0.24 above (section 4.2; table LOSS). In the paper NGRPO is
-    better than GRPO on mathematics, which supports the idea of `negative`.
+    A virtual correct response joins every group, but gets no advantage itself. So each response of
+    an all-fail group gets -1/sqrt(G), and mixed groups move down: with one correct response of
+    eight, the advantages are +1.871 and -0.535. (In sigma' we divide by G + 1, as the printed
+    equation does. The authors' code divides by G, which gives +1.764 and -0.504.) The clip range
+    reaches 0.16 below 1 and 0.24 above it, so a push down ends earlier than a push up (section 4.2;
+    table LOSS). In the paper NGRPO is better than GRPO on mathematics.
     """
     with_virtual = torch.cat([rollout.rewards, torch.ones_like(rollout.rewards[:, :1])], dim=1)
     return on_tokens(rollout, standardise(with_virtual)[:, :-1])
@@ -265,12 +264,11 @@ def likelihood(rollout: Rollout) -> Rollout:
         A_{i,t} as in grpo, but in an all-fail group r_i is replaced by
         L_i = pi(#, true answer, end | x, reasoning of response i)
 
-    No response of an all-fail group is correct, but some of them may reason better than others. The
-    idea is that reasoning is good if it makes the true answer likely (answer_likelihood). Only
-    advantages change: the update still trains the sampled tokens, with their incorrect answers.
-    Dividing by sigma turns small differences of L into large advantages, as long as sigma is above
-    eps. All-pass groups get 0. With language models accuracy fell, because this reward joins
-    arbitrary reasoning to a correct answer.
+    No response of an all-fail group is correct, but some may reason better than others. The idea is
+    that reasoning is good if it makes the true answer likely (answer_likelihood). The update still
+    trains the sampled tokens, with their incorrect answers. Dividing by sigma makes small
+    differences of L large. With language models, accuracy fell: L only says how well the true
+    answer follows the reasoning, so the reasoning with the largest L is pushed up, right or wrong.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     L = answer_likelihood(rollout)  # (P, G)
@@ -280,23 +278,25 @@ def likelihood(rollout: Rollout) -> Rollout:
 def verifree(rollout: Rollout) -> Rollout:
     """The true answer is trained in place of a sampled one. After arXiv 2505.21493 (VeriFree).
 
-    Let z be the reasoning, # the marker and a the true answer. The reward is 1 if and only if a and
-    the end follow z#. So the policy itself can compute the expected reward after z#, which we call
-    L(z). A sampled answer would only add noise:
+    Let z be the reasoning, # the marker and `a` the true answer. The reward is 1 if and only if `a`
+    and the end follow z#, so the policy itself can compute the expected reward after z#, and a
+    sampled answer would only add noise. We call this expected reward L(z):
 
         L(z) = pi(a, end | x, z#),    J = E_z[ L(z) ]
         grad J = E_z[ L(z) grad ln pi(z#) + L(z) grad ln pi(a, end | x, z#) ]
 
-    `answered` puts a and its end behind each sampled z#. Each kind of token has its own advantage:
+    `answered` puts `a` and its end behind each sampled z#. The two parts get these advantages:
 
         A_{i,t} = (L_i - mean of the other L_j) / (sd + eps)    on z#, with the baseline of rloo
         A_{i,t} = L_i / (sd + eps)                              on the true answer and its end
 
-    L_i is taken at the sampling temperature. It is 0 if response i has no marker. mu is the group's
-    mean of L, and sd = sqrt(mu (1 - mu)) is the deviation of rewards of 0 and 1 that have this
-    mean. (The paper does not divide.) If mu > 0.999, where sd is near 0 or NaN, or if all L are 0,
-    the whole group gets 0. Our J ignores that a response has a longest length. In the paper
-    VeriFree is as accurate as training with a verifier, or better.
+    The true answer is not sampled, so its grad ln pi does not have the mean 0, and it gets no
+    baseline. L_i is taken at the sampling temperature, and it is 0 if response i has no marker.
+    Rewards play no part, so all-fail and all-pass groups are trained as well. mu is the group's
+    mean of L, and sd = sqrt(mu (1 - mu)) is what sigma would be for rewards of 0 and 1 with the
+    mean mu. (The paper does not divide.) A group gets 0 if all its L are 0, or if mu > 0.999,
+    because sd is then near 0 or NaN. Our J ignores that responses have a limited length. In the
+    paper VeriFree is at least as accurate as training with a verifier.
     """
     trained = answered(rollout)
     given = trained.given  # (P, G, T'), True on a and its end
@@ -310,17 +310,16 @@ def verifree(rollout: Rollout) -> Rollout:
 
 
 def forking(rollout: Rollout) -> Rollout:
-    """Only forking tokens are trained, where the policy was least sure. arXiv 2506.01939.
+    """Only forking tokens, where the policy was least sure, are trained. arXiv 2506.01939.
 
         H_{i,t} = - sum_v pi(v | x, y_{i,<t}) ln pi(v | x, y_{i,<t})
         A_{i,t} = A_i if H_{i,t} >= the 80 % quantile of H over the group's tokens, else 0
 
     A_i is as in grpo. H is the entropy, in nats, of the distribution that the token was drawn from.
-    Where H is small, the policy only copies or computes. Where H is large, a response can take one
-    way or another, and only these tokens are trained. The quantile is interpolated linearly. For
-    example, H = 0.0, 0.1, ..., 0.9 has the quantile 0.72, so two of ten tokens keep A_i. Tokens at
-    the quantile are kept, so all tokens are kept if their H are equal. All-fail and all-pass groups
-    get 0. In the paper this is better than grpo on large language models.
+    Where H is small, the policy only copies or computes; where H is large, a response can go either
+    way. The paper chose 80 %. The quantile is interpolated linearly: for H = 0.0, 0.1, ..., 0.9 it
+    is 0.72, so two of ten tokens keep A_i. Tokens at the quantile are kept, so a group with equal H
+    keeps all. In the paper this is better than grpo on large language models.
     """
     H = torch.special.entr(rollout.probs).sum(-1)  # (P, G, T)
     H = H.masked_fill(~rollout.mask, torch.nan)  # nanquantile leaves the padding out
@@ -330,14 +329,14 @@ def forking(rollout: Rollout) -> Rollout:
 
 
 def nthr_scores(rollout: Rollout) -> Tensor:
-    """How much pushing a token moves the correct responses of its group: its score s, (P, G, T).
+    """The scores s (P, G, T): how much a push on each token moves its group's correct responses.
 
-    arXiv 2505.18830, Eq. 7. A small move along the gradient of one token's log-probability changes
-    another token's in proportion to the inner product of the two gradients. The score of a token is
-    the sum of its inner products with every token of the group's correct responses. If the score is
-    large, pushing this token down pushes the correct responses down.
+    arXiv 2505.18830, Eq. 7. A small step along the gradient of one token's log-probability also
+    changes the log-probability of any other token, in proportion to the inner product of the two
+    gradients. The score of a token is the sum of these inner products over all tokens of the
+    group's correct responses. If it is large, pushing the token down also pushes them down.
 
-    We take gradients with respect to the unembedding only. Here the gradient of ln pi(y_{i,k}) is
+    We take gradients with respect to the unembedding only. The gradient of ln pi(y_{i,k}) is then
     the matrix g_{i,k} h_{i,k}^T, where h_{i,k} (D,) is the unembedding's input, and g_{i,k} is the
     prediction error, with the one-hot vector e_y of token y:
 
@@ -364,27 +363,28 @@ def nthr_scores(rollout: Rollout) -> Tensor:
 def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
     """Negative token hidden reward (NTHR). arXiv 2505.18830, section 5, Algorithm 1.
 
-    GRPO pushes down every token of an incorrect response, even its correct reasoning steps. Correct
-    responses share these steps, so they can become less likely as well (lazy likelihood
-    displacement). NTHR finds the tokens that would do this most, and pushes them down less:
+    GRPO pushes down every token of an incorrect response, even its correct reasoning steps. This
+    can make correct responses with the same steps less likely (lazy likelihood displacement). NTHR
+    finds the tokens that would do most of this harm and pushes them down less:
 
         s_{j,k'} = the score of token k' of response j           nthr_scores
         sbar_i   = mean of s_{i,k} over the tokens of correct response i
         tau      = min of sbar_i over the correct responses      Eq. 8, where we set beta = 1
         selected = tokens of incorrect responses with s_{j,k'} > tau
-        eta      = 2 |p - 1/2| if not given, p the share of correct responses; section 7.3
         A_{j,k'} = eta A_j if selected, else A_j;   A_j as in grpo
 
-    For example let V = 3 and D = 1, and every h = 1. Let pi be (.2, .4, .4) at the first token of
-    both responses and (.1, .3, .6) at the second:
+    Because tau is a minimum, a token is selected if it moves the correct responses more than an
+    average token of at least one of them does. By default eta is 2 |p - 1/2|, where p is the share
+    of correct responses (section 7.3). So groups that are nearly all-fail or all-pass keep most of
+    the push. For example let p = 1/2, V = 3, D = 1, and every h = 1. Let pi be (.2, .4, .4) at the
+    first token of both responses and (.1, .3, .6) at the second:
 
         correct response 0 2:     s = 0.84,  0.14     sbar = 0.49, so tau = 0.49
         incorrect response 0 1:   s = 0.84, -0.56     the first token is selected
 
-    As p = 1/2, eta is 0. So the incorrect response gets 0 on the token that both share, and -1 on
-    the other. All-fail and all-pass groups get 0. In sbar_i we count the influence of i on itself;
-    the paper's text names only the other correct responses. In the paper NTHR reduces the
-    displacement and gains 0.8 to 2.4 points on models of 0.5B to 3B parameters.
+    Here eta is 0, so the incorrect response gets 0 on the shared token and -1 on the other. We let
+    sbar_i include the influence of i on itself; the paper's text names only the other correct ones.
+    In the paper NTHR reduces the displacement and gains 0.8 to 2.4 points on models of 0.5B to 3B.
     """
     s = nthr_scores(rollout)  # (P, G, T)
     correct = rollout.rewards == 1  # (P, G)
@@ -402,8 +402,8 @@ def written(rollout: Rollout, texts: list[str], temperature: float) -> Rollout:
     """The rollout with other responses, given as P*G texts, one group after the other.
 
     tokens, mask and logprobs (P, G, T') become those of the texts. For logprobs, the model that
-    sampled the rollout reads the texts once, at this temperature and without gradient. probs and
-    hidden become None, because nothing was sampled.
+    sampled the rollout reads the texts once, at this temperature and without gradient. The texts
+    were not sampled, so probs and hidden become None.
     """
     G = rollout.mask.size(1)
     tokens, mask = (x.unflatten(0, (-1, G)) for x in encode(texts, rollout.mask.device))
@@ -437,7 +437,7 @@ def answer_likelihood(rollout: Rollout) -> Tensor:
 
 
 def answered(rollout: Rollout) -> Rollout:
-    """The rollout that `verifree` trains: each response to its first marker, the true answer, EOS.
+    """The rollout that `verifree` trains: responses up to their first marker, the true answer, EOS.
 
     A response without a marker stays as it was sampled, even if it was cut off. The result has the
     new tokens, their mask, their log-probabilities at the sampling temperature, and `given`, which
@@ -455,24 +455,23 @@ def answered(rollout: Rollout) -> Rollout:
         texts.append(reasoning + marker + answer if marker else text)
     trained = written(rollout, texts, rollout.temperature)
     markers = trained.tokens == MARKER_ID
-    behind = markers.cumsum(-1) > markers.int()  # a marker comes before the token
+    behind = markers.cumsum(-1) > markers.int()  # whether a marker precedes the token
     return replace(trained, given=trained.mask & behind)
 
 
 def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
-    """The critic's outputs b_phi(y_{i,t}), (P, G, T), with gradient. It has read y_{i,t}."""
+    """The critic's outputs b_phi(y_{i,t}) after reading y_{i,t}, (P, G, T), with gradient."""
     h = read_responses(critic, rollout.prompts, rollout.tokens)[:, :, 1:]  # (P, G, T, D)
     return critic.unembed(h)[..., 0].masked_fill(~rollout.mask, 0.0)
 
 
 # ---- The tables
-# name -> a function from Rollout to Rollout with A, or a class whose instance is called as one. A
-# run makes one instance.
+# Each name -> a function that returns a Rollout with A, or a class. A run makes one instance of a
+# class and calls that like a function.
 ALL = [grpo, dr_grpo, rloo, maxrl, pos_only, reinforce, half, Critic, compensation]
 ALL += [culling, negative, ngrpo, likelihood, verifree, forking, nthr]
 VARIANTS = {variant.__name__.lower(): variant for variant in ALL}
 
-# Settings of grpo.update that belong to a variant, unless the command line gives others. With those
-# of ngrpo (section 4.2 of its paper) a push down ends earlier than a push up.
+# Settings of grpo.update that belong to a variant, unless the command line gives others.
 LOSS = {"ngrpo": {"clip_low": 0.16, "clip_high": 0.24}}
 LOSS |= {name: {"aggregate": "constant"} for name in ("dr_grpo", "reinforce")}

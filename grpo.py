@@ -8,38 +8,39 @@ answers a program can check. One training step goes like this:
 3. Give each response a reward: 1 if it is correct, else 0.
 4. Give each response an advantage: its reward minus the mean reward of its group, divided by the
    group's standard deviation. If one of eight is correct, it gets +2.65, and the others get -0.38.
-5. Read a quarter of the groups again, with the present weights.
+5. Let the policy, with its current weights, read a quarter of the groups again.
 6. Compute a loss that pushes each token in proportion to the advantage of its response. A push up
    raises the token's log-probability, and a push down lowers it. Once a push has changed a token's
    probability by 20 %, the clip ends that push.
 7. Make one optimiser step. Then repeat 5 to 7 for the other quarters.
 
-The code repeats these numbers: 1 is in train.py, 2 and 3 are in sample_rollout, 4 is a function of
-advantages.py, and 5 to 7 are in update.
+These numbers stand beside the code: 1 to 4 in the loop of train.py, and 5 to 7 in update.
 
 Shapes: P prompts (a batch is counted in prompts), G responses to each (a group), B = P*G rows,
 T response tokens at most, Lp tokens of a prompt, V vocabulary, D width.
 
 Where the loss comes from. The policy with weights theta writes response y to prompt x with the
-probability pi_theta(y | x). We want the expected reward J to grow. J is a sum over all responses:
+probability pi_theta(y | x). We want to maximise the expected reward J, a sum over all responses:
 
     J(theta) = sum_y pi_theta(y | x) r(y)
 
-There are too many responses to add up. But grad pi is pi grad ln pi (the log-derivative trick). So
-grad J is again an expectation over responses, and we can estimate it from samples:
+There are too many responses to add up, but the log-derivative trick turns the gradient of this sum
+into an expectation over responses, which we can estimate from samples:
 
-    grad J = sum_y pi_theta(y | x) r(y) grad ln pi_theta(y | x) = E[ r(y) grad ln pi_theta(y | x) ]
+    grad pi = pi grad ln pi
+    grad J  = sum_y pi_theta(y | x) r(y) grad ln pi_theta(y | x) = E[ r(y) grad ln pi_theta(y | x) ]
 
-A response is written token by token, so ln pi_theta(y | x) = sum_t ln pi_theta(y_t | x, y_<t). This
-means that the reward r(y) pushes every token of y.
+A response is written token by token, so ln pi_theta(y | x) = sum_t ln pi_theta(y_t | x, y_<t), and
+the reward r(y) pushes every token of y.
 
-The baseline. We may subtract a number b from r(y) if b does not depend on y, because
+The baseline. Estimates from a few samples scatter widely around grad J. To reduce this scatter, we
+subtract from r(y) a number b near the expected reward (studies/gradients.md). If b does not depend
+on y, we call it a baseline, and the expected gradient stays the same, because
 
     E[ b grad ln pi_theta ] = b sum_y grad pi_theta(y | x) = b grad 1 = 0
 
-The expected gradient stays the same. If b is near the expected reward, single estimates usually
-scatter less around it (studies/gradients.md). We then call b a baseline. A number that does depend
-on y can change the expected gradient, and we call that change a bias.
+A number that does depend on y can change the expected gradient. We call this error a bias: training
+then climbs something other than J, and more samples do not correct this.
 
 The group. The mean reward of the other responses to the prompt is a baseline. GRPO subtracts the
 mean mu of the whole group, which contains r_i. This only changes the scale, because r_i - mu is
@@ -51,32 +52,33 @@ of pi_old, the policy that wrote them. Importance sampling turns an expectation 
 pi_theta into one over samples of pi_old:
 
     E_theta[ A ] = sum_y pi_theta(y) A = sum_y pi_old(y) (pi_theta(y) / pi_old(y)) A
-                 = E_old[ ratio A ],   ratio = pi_theta / pi_old
-    grad ( ratio A ) = ratio A grad ln pi_theta
+                 = E_old[ ratio * A ],   ratio = pi_theta / pi_old
+    grad ( ratio * A ) = ratio * A grad ln pi_theta
 
-At the first optimiser step the ratio is 1, and this is the gradient from above. GRPO has one ratio
-for each token and not one for the whole response. This approximation is good while pi_theta is
-close to pi_old.
+At the first optimiser step the ratio is 1, and this is the gradient from above. The ratio of a
+response is the product of the ratios of its tokens. But GRPO gives each token only its own ratio
+and drops the ratio of its prefix, which is a good approximation while pi_theta is close to pi_old.
 
-The clip. Nothing in ratio A keeps pi_theta close to pi_old. So the clip ends the push on a token
-whose ratio has left a range in the direction of the push: above 1 + clip_high if A > 0, below
-1 - clip_low if A < 0. A ratio that has left the range on the other side keeps its gradient.
+The clip. Nothing in ratio * A keeps pi_theta close to pi_old, so GRPO takes the clip of PPO. (This
+is proximal policy optimization, where a second network predicts the reward as the baseline.) The
+gradient of a token is 0 once its ratio has gone far enough in the direction of the push: above
+1 + clip_high if A > 0, below 1 - clip_low if A < 0. Beyond the other end it keeps its gradient.
 
-We depart from the original, arXiv 2402.03300, in six points:
-- The loss is a mean over all response tokens of a rollout, as in DAPO (arXiv 2503.14476). So tokens
-  of long responses count like all others. The original averages over each response first, and
-  `aggregate="response"` does the same.
-- There is no KL term unless `kl` > 0, as in DAPO and Dr. GRPO. It would keep the policy where a
-  learned reward model can be trusted, but our reward is exact. (Nothing is added for the format.)
+We depart from the original, arXiv 2402.03300, in six ways:
+- The loss is a mean over all response tokens of a rollout, as in DAPO (arXiv 2503.14476), so every
+  token counts the same. The original averages over each response first (`aggregate="response"`).
+- There is no KL term unless `kl` > 0, as in DAPO and Dr. GRPO. A KL term grows with the
+  distance from the base model and keeps the policy near it, because a learned reward model can only
+  be trusted there. Our reward is exact.
 - The clip range may differ below and above, because the variant `ngrpo` needs this.
-- A rollout gives four optimiser steps, each on a mini-batch of groups. The original makes one, but
-  then the ratio is always 1, and the clip never acts.
+- A rollout gives four optimiser steps, each on a mini-batch of groups. The original makes one step,
+  but then the ratio is always 1, and the clip never acts.
 - A group whose advantages are all 0 is not read, because it has no gradient. If no other group is
   left, we make no optimiser step: Adam's momentum would move the weights even then.
 - A gradient longer than `max_grad_norm`, 0.01, is scaled down to it. Nearly all are longer, so all
-  gradients have one length, and variants are compared by their direction. (A limit of 1 would
-  shorten the gradients of some variants and not of others.) Do not copy this into your own
-  training: use `--max-grad-norm 1` there, the usual limit.
+  gradients have one length, and variants are compared by their direction. Adam does not ensure
+  this: it divides by a running size of the gradients, so one that is longer than the recent ones
+  makes a longer move. In your own training use `--max-grad-norm 1`, the usual limit.
 """
 
 from dataclasses import dataclass, field
@@ -90,19 +92,19 @@ from tasks import EOS, EOS_ID, TOKENIZER, Problem
 
 @dataclass
 class Rollout:
-    """P groups of G responses that one training step sampled, with all that sampling computed.
+    """P groups of G responses that one training step sampled, and what was computed with them.
 
     Positions where mask is False are padding. They are ignored, whatever they hold.
     """
 
     tokens: Tensor  # (P, G, T) int64, the sampled tokens
-    mask: Tensor  # (P, G, T) bool, True up to the end-of-sequence token, itself included
+    mask: Tensor  # (P, G, T) bool, True up to and including the end-of-sequence token
     rewards: Tensor  # (P, G), 1 if the response is correct, else 0
     logprobs: Tensor  # (P, G, T), ln pi_old of each sampled token, at the sampling temperature
     probs: Tensor  # (P, G, T, V), pi_old(. | prefix), the distribution it was drawn from
     hidden: Tensor  # (P, G, T, D), the vector from which the unembedding made probs
     temperature: float = 1.0
-    max_length: int | None = None  # the most tokens that a response could have
+    max_length: int | None = None  # the most tokens that a response may have
     prompts: Tensor | None = None  # (P, Lp) int64
     problems: list[Problem] = field(default_factory=list)  # P of them
     texts: list[list[str]] = field(default_factory=list)  # P lists of G responses, without EOS
@@ -129,10 +131,9 @@ def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=Non
     """Samples G responses to each of P >= 1 problems and rewards them. Returns a Rollout.
 
     model: GPT; task: Task; problems: list[Problem]; generator: torch.Generator or None. temperature
-    0 is greedy decoding, with logprobs and probs of temperature 1. max_new_tokens is by default the
-    length of the longest solution and one more for EOS. A response that is cut off there has no EOS
-    and gets reward 0. ValueError if prompts differ in length, because all responses begin at the
-    same position.
+    0 is greedy decoding, with logprobs and probs of temperature 1. By default max_new_tokens leaves
+    room for the longest solution and EOS. A response that is cut off there has no EOS and gets
+    reward 0. ValueError if prompts differ in length: all responses begin at the same position.
 
     The mask comes from the ends: a token is sampled if no end comes before it.
         tokens 5 # 5 $ 7 $    ends 0 0 0 1 0 1    ends before 0 0 0 0 1 1    mask 1 1 1 1 0 0
@@ -158,13 +159,13 @@ def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tenso
     token t. The result is 0 outside the mask. groups: which of the P groups to read.
     """
     tokens = rollout.tokens[groups]
-    h = read_responses(model, rollout.prompts[groups], tokens[..., :-1])  # the last scores nothing
+    h = read_responses(model, rollout.prompts[groups], tokens[..., :-1])  # none follows the last
     logprobs = (model.unembed(h) / rollout.temperature).log_softmax(-1)  # (P, G, T, V)
     return logprobs.gather(-1, tokens[..., None])[..., 0].masked_fill(~rollout.mask[groups], 0.0)
 
 
 def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None = None) -> Tensor:
-    """How much each token counts in the loss: 1 / (B length), (P, G, T); 0 outside the mask.
+    """How much each token counts in the loss: 1 / (B * length), (P, G, T); 0 outside the mask.
 
     B is the number of responses, and `aggregate` chooses the length to divide by:
         "token"     their mean length, as in DAPO: all tokens of the rollout count alike
@@ -189,14 +190,13 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2)
         clipped_{i,t} = ratio_{i,t}, but at least 1 - clip_low and at most 1 + clip_high
         loss          = - sum_{i,t} weights_{i,t} min(ratio_{i,t} A_{i,t}, clipped_{i,t} A_{i,t})
 
-    The min makes the clip one-sided, as in PPO. A token with A > 0 is pushed up until its ratio is
-    1 + clip_high. A token with A < 0 is pushed down until its ratio is 1 - clip_low. If a ratio has
-    left the range on the other side, the token keeps its gradient. weights: those of token_weights.
-    Where they are 0, the other inputs may hold anything, NaN included. At ratio 1 the gradient is
-    that of the weighted sum of -A ln pi_theta. The value of the loss means nothing: it is about 0
-    if the advantages sum to 0 (course/questions.md).
+    The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
+    1 + clip_high, and a token with A < 0 is pushed down until its ratio is 1 - clip_low. weights
+    come from token_weights. Where a weight is 0, the other inputs may hold anything, NaN included.
+    At ratio 1 the gradient is that of the weighted sum of -A ln pi_theta. The loss itself is then
+    minus the weighted sum of A: often about 0, and without meaning (course/questions.md).
     """
-    # We mask before the exponential. After it, a NaN of the padding would reach the gradient.
+    # We mask before exp, because a NaN in the padding would otherwise reach the gradient.
     padding = weights == 0
     logprobs = logprobs.masked_fill(padding, 0.0)
     old_logprobs = old_logprobs.masked_fill(padding, 0.0)
@@ -208,16 +208,16 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2)
 def k3(d: Tensor) -> Tensor:
     """exp(d) - d - 1, where d = ln q - ln p: estimates KL(p || q) from samples of p.
 
-    It is never negative (John Schulman, "Approximating KL divergence", 2020). d is limited to
-    -20 .. 20. Over samples of p, the mean value of k3 is KL(p || q), but its mean gradient with
-    respect to p is that of the other divergence, KL(q || p). `update` shows this.
+    KL(p || q) is the mean of ln p - ln q over samples of p: how far q is from p. k3 has this mean,
+    but is never negative (John Schulman, "Approximating KL divergence", 2020). Its mean gradient
+    with respect to p is that of KL(q || p); see `update`. d is limited to -20 .. 20.
     """
     d = d.clamp(-20, 20)
     return d.expm1() - d
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.0) -> Tensor:
-    """One optimiser step. Scales a longer gradient down to max_norm, and returns the old norm."""
+    """One optimiser step. Limits the gradient's norm to max_norm. Returns the norm before that."""
     optimizer.zero_grad()
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_norm)
@@ -231,13 +231,13 @@ def update(
     """One pass over the rollout, with one optimiser step for each mini-batch of whole groups.
 
     rollout: with A, as a variant returns it. Only groups that have a gradient are read. They are
-    cut in order into `minibatches` parts, or into fewer if there are fewer groups. clip: clip_low
-    and clip_high of policy_loss. The weight of a token is decided over the whole rollout, so the
-    losses of the mini-batches, at fixed weights of the model, add up to that of the rollout.
+    split in order into `minibatches` parts, or into fewer if there are fewer groups. clip: clip_low
+    and clip_high of policy_loss. The token weights are those of the whole rollout, so for a fixed
+    model the losses of the mini-batches add up to the loss of the rollout.
 
     kl > 0 adds kl * k3 on sampled tokens, with the same token weights (arXiv 2402.03300, Eq. 3 and
-    4). Then all groups are read. The mean value of k3 is KL(pi_theta || pi_reference). But given
-    the prefix, and while pi_theta is pi_old, its mean gradient is that of the other divergence:
+    4). Then all groups are read. The mean value of k3 is KL(pi_theta || pi_reference). Given the
+    prefix, and while pi_theta is pi_old, its mean gradient is that of the other divergence:
 
         E[ grad k3 ] = E[ (1 - pi_reference / pi_theta) grad ln pi_theta ]
                      = - E_reference[ grad ln pi_theta ] = grad KL(pi_reference || pi_theta)
@@ -248,17 +248,14 @@ def update(
     Returns numbers that were measured before each optimiser step. They are 0 if there was none.
         loss           with the KL term, summed over the mini-batches
         clip_fraction  the share of tokens whose gradient the clip stopped
-        approx_kl      KL(pi_old || pi_theta) by k3, the mean over tokens
+        approx_kl      KL(pi_old || pi_theta): the mean of k3 over tokens, with p = pi_old
         grad_norm      before it is scaled down, the mean over optimiser steps
-    The share and the mean over tokens weight each token as the loss does. The weights, over all
-    groups that were read, are divided by their sum. As in the KL term, tokens that were not sampled
-    (rollout.given) have weight 0.
+    clip_fraction and approx_kl use the token weights, scaled to add up to 1 over the groups that
+    were read. As in the KL term, tokens that were not sampled (rollout.given) have weight 0.
     """
     A = rollout.A
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)
-    # The true answers of `verifree` are no samples, so the divergences leave them out.
     sampled = weights if rollout.given is None else weights.masked_fill(rollout.given, 0.0)
-    # We read only groups that have a gradient. With the KL term every group has one.
     groups = ((A != 0).any(2).any(1) | (kl > 0)).nonzero()[:, 0]
     parts = [part for part in groups.tensor_split(minibatches) if len(part)]
     sums = torch.zeros(4, device=A.device)

@@ -195,6 +195,15 @@ def test_variant_equals_its_formula(name):
             close(apply(name, rollout).A, by_loops(rollout, FORMULAS[name]))
 
 
+def test_nthr_selects_no_token_at_the_threshold():
+    """s >= tau in place of s > tau. Here all tokens are alike, so s = tau, and all were spared."""
+    rollout = random_rollout([MIXED], T=1)
+    rollout.tokens[:] = 1
+    rollout.probs[:] = 0.25  # all sums are exact
+    rollout.hidden[:] = 1.0
+    close(apply("nthr", rollout).A, apply("grpo", rollout).A)
+
+
 # ---- (3) Properties of all variants
 @pytest.mark.parametrize("name", VARIANTS)
 def test_statistics_are_of_the_group_and_not_of_the_batch(name):

@@ -105,8 +105,7 @@ def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3)
 
     It ends when the share of correct samples for training problems reaches `share`, or after
     `steps` optimiser steps. It returns the number of optimiser steps. A problem is shown `ratio`
-    times as often as one of the level below. rate: number of an optimiser step (from 1) -> learning
-    rate.
+    times as often as one of the level below. rate: optimiser step (from 1) -> learning rate.
     """
     rng = np.random.default_rng(seed)
     problems = make_problems(task, held=False)
