@@ -46,6 +46,7 @@ def test_a_changed_step():
         ("add", "steps", [347, 285], "12,13,06", "# 632"),
         ("mul", "carry", [347, 8], "56,27,", "26#2676"),
         ("mul", "digit", [347, 8], "56,38,27", "#2786"),
+        ("add", "digit", [347, 252], "09,00,05", "# 509"),  # after 9 comes 0, without a carry
     ):
         p = problem(TASKS[task], numbers, 4)
         new = faithful.changed(TASKS[task], p, kind, k=1)
