@@ -58,10 +58,7 @@ def standardise(rewards: Tensor) -> Tensor:
 
 
 def on_tokens(rollout: Rollout, A: Tensor) -> Rollout:
-    """The rollout with these advantages, without gradient, and 0 outside the mask.
-
-    A is A_i (P, G), the same for all tokens, or A_{i,t} (P, G, T).
-    """
+    """The rollout with A: A_i (P, G) or A_{i,t} (P, G, T), no gradient, 0 outside the mask."""
     A = A if A.dim() == 3 else A[..., None]
     return replace(rollout, A=torch.where(rollout.mask, A, 0.0).detach())
 
@@ -371,18 +368,19 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
         sbar_i   = mean of s_{i,k} over the tokens of correct response i
         tau      = min of sbar_i over the correct responses      Eq. 8, where we set beta = 1
         selected = tokens of incorrect responses with s_{j,k'} > tau
+        eta      = 2 |p - 1/2| by default, p the share correct   section 7.3
         A_{j,k'} = eta A_j if selected, else A_j;   A_j as in grpo
 
     Because tau is a minimum, a token is selected if it moves the correct responses more than an
-    average token of at least one of them does. By default eta is 2 |p - 1/2|, where p is the share
-    of correct responses (section 7.3). So groups that are nearly all-fail or all-pass keep most of
-    the push. For example let p = 1/2, V = 3, D = 1, and every h = 1. Let pi be (.2, .4, .4) at the
-    first token of both responses and (.1, .3, .6) at the second:
+    average token of one of them does. Selected tokens get 0 in a group that is half correct, and
+    keep most of the push in one that is nearly all-fail or all-pass. For example let V = 3, D = 1,
+    every h = 1, and pi = (.2, .4, .4) at the first token of both responses and (.1, .3, .6) at the
+    second:
 
         correct response 0 2:     s = 0.84,  0.14     sbar = 0.49, so tau = 0.49
         incorrect response 0 1:   s = 0.84, -0.56     the first token is selected
 
-    Here eta is 0, so the incorrect response gets 0 on the shared token and -1 on the other. We let
+    As p = 1/2, the incorrect response gets 0 on the shared token and -1 on the other. We let
     sbar_i include the influence of i on itself; the paper's text names only the other correct ones.
     In the paper NTHR reduces the displacement and gains 0.8 to 2.4 points on models of 0.5B to 3B.
     """

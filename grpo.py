@@ -67,9 +67,8 @@ gradient of a token is 0 once its ratio has gone far enough in the direction of 
 We depart from the original, arXiv 2402.03300, in six ways:
 - The loss is a mean over all response tokens of a rollout, as in DAPO (arXiv 2503.14476), so every
   token counts the same. The original averages over each response first (`aggregate="response"`).
-- There is no KL term unless `kl` > 0, as in DAPO and Dr. GRPO. A KL term grows with the
-  distance from the base model and keeps the policy near it, because a learned reward model can only
-  be trusted there. Our reward is exact.
+- There is no KL term unless `kl` > 0, as in DAPO and Dr. GRPO. A KL term penalises distance from
+  the base model, because a learned reward model can only be trusted near it. Our reward is exact.
 - The clip range may differ below and above, because the variant `ngrpo` needs this.
 - A rollout gives four optimiser steps, each on a mini-batch of groups. The original makes one step,
   but then the ratio is always 1, and the clip never acts.

@@ -71,10 +71,7 @@ def carried(columns) -> list[int]:
 
 
 def from_columns(steps: list[str]) -> str:
-    """The answer that steps of `add` or `mul` give: the last step, then the others' second digits.
-
-    12, 13, 06 give 6, then the 3 of 13, then the 2 of 12. Right-aligned, this is " 632".
-    """
+    """The answer that steps of `add` or `mul` give: 12, 13, 06 give 06, 3, 2, written as " 632"."""
     written = "".join(step[1] for step in reversed(steps[:-1]))
     return f"{int(steps[-1] + written):{2 + len(written)}}"
 

@@ -31,8 +31,8 @@ from grpo import Rollout, descend, encode, judge, response_logprobs, sample_roll
 from model import GPT
 from tasks import EOS, PAD_ID, TASKS, TOKENIZER, Problem, Task, make_problems
 
-# Two settings of the warm-up. It ends at this share of correct samples, which is low, so that most
-# is learned from rewards. And it shows a problem so many times as often as one of the level below.
+# The warm-up ends at this share of correct samples, which is low, so that most is learned from
+# rewards. It shows a problem this many times as often as a problem of the level below.
 WARM_UP = {"add": (0.13, 1.5), "mul": (0.1, 1.0), "sum": (0.4, 0.8)}
 
 
@@ -55,8 +55,7 @@ def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
         # The learning rate rises over ten training steps, and falls to 0 until the end.
         optimizer.param_groups[0]["lr"] = args.lr * min(step / 10, 1 - (step - 1) / args.steps)
         batch = [pool[i] for i in order.integers(len(pool), size=args.prompts)]  # 1 draw
-        # 2 sample, 3 score
-        rollout = sample_rollout(model, task, batch, args.group_size, **sampling)
+        rollout = sample_rollout(model, task, batch, args.group_size, **sampling)  # 2, 3 rollout
         trained = variant(rollout)  # 4 advantages
         if args.kl > 0:
             trained.reference_logprobs = response_logprobs(reference, trained)
@@ -148,7 +147,7 @@ def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int
 
     Returns four entries. name: the share of correct responses, as the mean over levels.
     name_by_level: {2: 0.9, ...}. name_reasoning_correct: the share of the correct responses whose
-    steps are correct. name_response: a response to the last problem.
+    steps are correct. name_response: the response to problem EXAMPLE.
     """
     problems = make_problems(task, held=True)
     generator = torch.Generator(next(model.parameters()).device).manual_seed(0)
