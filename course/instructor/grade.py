@@ -112,7 +112,7 @@ def graded(folder: Path, part: Part, file: str, limit: int) -> dict[str, str]:
         source = (folder / file).read_text(encoding="utf-8-sig")
         return check({file: combined(file, source, part.files[file])}, part.command, limit)
     except (SyntaxError, OSError, ValueError, LookupError) as error:
-        return {file: str(error)}
+        return {"not checked": str(error)}
 
 
 def grade(folder: Path, parts: list[Part], pool, limit: int) -> None:
@@ -123,8 +123,7 @@ def grade(folder: Path, parts: list[Part], pool, limit: int) -> None:
     failed = pool.map(lambda x: graded(folder, *x, limit), work)
     for (part, file), failures in zip(work, failed):
         marks[part.title] += 0 if failures else part.points / len(part.files)
-        why += [f"  {part.title}, {file}"] * bool(failures)
-        why += [f"    {test}: {text}" for test, text in failures.items()]
+        why += [f"  {part.title} | {file} | {test}: {text}" for test, text in failures.items()]
     print(f"{folder.name:20} {sum(marks.values()):4g}", *(f"{n:4g}" for n in marks.values()))
     print(*why, sep="\n", end="\n" * bool(why), flush=True)
 
