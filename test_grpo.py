@@ -561,6 +561,7 @@ def test_one_optimiser_lasts_the_whole_run(no_update):
     first, *others = [call.args[1] for call in no_update.call_args_list]
     assert all(optimizer is first for optimizer in others)
     assert type(first) is torch.optim.Adam  # AdamW would also pull the weights to 0
+    assert first.defaults["fused"]  # it decides the last bit of all weights
     assert [*map(id, first.param_groups[0]["params"])] == [*map(id, model.parameters())]
     assert all(call.args[0] is model for call in no_update.call_args_list)
 

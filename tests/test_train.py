@@ -5,6 +5,7 @@ import json
 import math
 import sys
 import time
+from argparse import Namespace
 from contextlib import redirect_stderr
 from copy import deepcopy
 from dataclasses import replace
@@ -100,6 +101,8 @@ def test_the_base_model_is_made_on_one_thread_and_always_the_same(monkeypatch):
     assert events == [3, 1, "warm-up", 3] + [1, 1, "warm-up", 1]
     close(*weights, 0)
     close(train.base_model(parsed("")).state_dict(), weights[0], 0)
+    for path in Path("out").glob("*/summary.json"):
+        assert json.loads(path.read_text())["seconds_per_step"] == 0
     other = train.base_model(parsed("--base-seed 1")).state_dict()
     assert not torch.equal(other["norm.weight"], weights[0]["norm.weight"])
 
@@ -123,14 +126,22 @@ def test_a_folder_names_what_differs_from_the_defaults():
     assert args.name == "add-ngrpo-seed7-clip_low0.2-max_grad_norm2.0"
     of_the_page = train.parse_arguments("--lr 1e-3 --minibatches 1 --device cpu".split())
     assert of_the_page.name == "add-grpo-seed0-lr0.001-minibatches1"  # tools/README.md has it
+    defaults = vars(train.parse_arguments([]))
+    del defaults["name"]
+    elsewhere = {"task": "mul", "device": "cuda", "threads": 8, "out": "elsewhere"}
+    name = train.folder_name(Namespace(**defaults | elsewhere), defaults.get)
+    assert name == "mul-grpo-seed0"
 
 
 def test_a_run_may_be_given_its_base_model(monkeypatch):
-    """A given model that is not trained, or a second warm-up that nobody asked for."""
+    """A given model or variant that is not the one trained; a warm-up that nobody asked for."""
     model = train.new_model(parsed(""))
     first = deepcopy(model.state_dict())
     monkeypatch.setattr(train, "warm_up", None)  # calling it is an error
-    train.run(parsed("--variant negative --lr 0.5"), model)
+    seen = []
+    variants = VARIANTS | {"negative": lambda x: seen.append(x) or VARIANTS["negative"](x)}
+    train.run(parsed("--variant negative --lr 0.5"), model, variants)
+    assert len(seen) == 2
     [path] = Path("out").glob("*/model.pt")
     close(torch.load(path, weights_only=True), model.state_dict(), 0)
     assert not torch.equal(model.unembed.weight, first["unembed.weight"])
@@ -248,7 +259,8 @@ def test_the_warm_up(monkeypatch):
     targets = torch.cat([call.args[1] for call in cross_entropy.call_args_list])
     counts = (targets != cross_entropy.call_args.kwargs["ignore_index"]).sum(1).bincount()
     assert 1.6 < counts[22] / counts[18] < 2.5  # tokens of level 5, and of 4: half as often
-    assert train.warm_up(model, ADD, 0, 0.0, 1.0, 60) == 20
+    monkeypatch.setattr(train.Task, "reward", lambda task, problem, response: 0.0)
+    assert train.warm_up(model, ADD, 0, 0.0, 1.0, 60) == 20  # a share of 0 is reached by 0
     assert signature(train.warm_up).parameters["steps"].default == 2000
 
 
@@ -277,6 +289,7 @@ def test_the_warm_up_ends_at_the_share_of_its_task(task, share, ratio, monkeypat
     usual = train.descend
 
     def step(optimizer, loss):
+        assert optimizer.defaults["fused"]  # it decides the last bit of all weights
         rates.append(optimizer.param_groups[0]["lr"])
         usual(optimizer, loss)
 
@@ -313,6 +326,9 @@ def measured(model, temperature: float, samples: int, task=ADD) -> list:
         reasoning += [task.reasoning_correct(p, y) for y, reward in zip(texts, group) if reward]
     levels = [mean(group) for group in rewards.values()]
     return [mean(levels), *levels, mean(reasoning or [0])]
+
+
+PARTS = ("_by_level", "_reasoning_correct")
 
 
 def written(entries: dict, name: str) -> list:
@@ -408,7 +424,11 @@ def test_summary_has_all_settings_and_times(monkeypatch):
     assert run("--steps 3 --seed 4 --kl 0.5") == (0, [])
     [left] = Path("out").iterdir()
     summary = json.loads((left / "summary.json").read_text())
-    assert vars(parsed("--steps 3 --seed 4 --kl 0.5")).items() <= summary.items()
+    settings = vars(parsed("--steps 3 --seed 4 --kl 0.5"))
+    assert settings.items() <= summary.items()
+    parts = [f"{kind}{x}" for kind in ("greedy", "sampled") for x in ("", *PARTS)]
+    results = {f"{when}_{part}" for when in ("base", "final") for part in parts}
+    assert summary.keys() - settings.keys() - results == {"torch", "seconds", "seconds_per_step"}
     assert (summary["seconds"], summary["seconds_per_step"]) == (1609.0, 2.0)
     rows = csv.DictReader((left / "metrics.csv").read_text().splitlines())
     seconds = {int(row["step"]): row["seconds"] for row in rows if row["step"] != "0"}
