@@ -9,7 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap
 
 from advantages import VARIANTS
 from studies.common import interval
-from studies.pictures import COLOURS, DOWN, NEUTRAL, UP, name_lines
+from studies.pictures import DOWN, NEUTRAL, UP, look, name_lines
 
 plt.rcParams.update({"figure.dpi": 144, "font.size": 14, "axes.titlesize": 14})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
@@ -57,7 +57,7 @@ def rewards(curves, steps=40):
     """Mean reward over the training steps so far; curves: variant -> its numbers. A figure."""
     ax = panels()
     for variant, rewards in curves.items():
-        ax.plot(range(1, len(rewards) + 1), rewards, color=COLOURS[variant], linewidth=2.5)
+        ax.plot(range(1, len(rewards) + 1), rewards, linewidth=2.5, **look(variant))
     ax.set(xlabel="training step", ylabel="mean reward of the rollout")
     ax.set(xlim=(1, steps), ylim=(0, 0.5))
     name_lines(ax, [*curves], 0.1)

@@ -5,7 +5,7 @@ rate was chosen.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 
@@ -26,25 +26,40 @@ class Effect:
     variant: str
     lr: float
     flags: str
-    n: int  # base models
-    average: Interval  # minus grpo's: average accuracy during training
-    p: float  # of that
-    end: Interval  # minus grpo's: accuracy at the end
-    all_fail: float
-    reasoning_correct: float  # of the correct responses at the end
-    scaled: float
-    steps: list[int]  # after which there is an accuracy
-    curves: np.ndarray  # (n, steps)
-    curves_of_grpo: np.ndarray  # (n, steps)
+    rows: list[dict]  # its own and grpo's are among these
+    lr_of_grpo: float
     chosen: bool = False  # without flags, at the rate that was chosen for it
     significant: bool = False
 
-    def speed(self, share: float) -> Interval:
-        """Steps to this share of what grpo gains, over grpo's steps."""
-        return speed(self.steps, self.curves, self.curves_of_grpo, share)
+    def pairs(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+        """A column of the variant and of grpo, (n,) each."""
+        ours = {name: getattr(self, name) for name in HEAD[:-1]}
+        return paired(self.rows, column, ours, ours | {"variant": "grpo", "lr": self.lr_of_grpo})
+
+    def minus_grpo(self, column: str) -> np.ndarray:
+        return np.subtract(*self.pairs(column))
+
+    @property
+    def average(self) -> Interval:
+        """Average accuracy during training, minus grpo's."""
+        return interval(self.minus_grpo("mean_sampled"))
+
+    @property
+    def n(self) -> int:
+        return len(self.minus_grpo("mean_sampled"))
+
+    @property
+    def steps(self) -> list[int]:
+        """The training steps after which there is an accuracy."""
+        return [int(name) for name in self.rows[0] if name.isdigit()]
+
+    @cached_property
+    def curves(self) -> np.ndarray:
+        """The accuracies after these steps, of the variant and of grpo: (2, n, steps)."""
+        return np.stack([self.pairs(str(step)) for step in self.steps], axis=-1)
 
 
-# ---- One effect
+# ---- Speed of learning
 def reached(steps: list[int], curve: np.ndarray, level: float) -> float:
     """The training step at which a curve, made monotone, has this level; infinity if it never has.
 
@@ -73,43 +88,15 @@ def speed(steps, ours: np.ndarray, theirs: np.ndarray, share: float) -> Interval
     return resampled(ratio, len(ours))
 
 
-def effect(rows: list[dict], ours: dict, theirs: dict) -> Effect:
-    """ours and theirs: the entries of HEAD, but the seed, of a variant and of grpo beside it."""
-    a, b = paired(rows, "mean_sampled", ours, theirs)
-    ends = paired(rows, "final_sampled", ours, theirs)
-
-    def mean(column):
-        return paired(rows, column, ours, theirs)[0].mean()
-
-    steps = [int(name) for name in rows[0] if name.isdigit()]
-    curves = [paired(rows, str(step), ours, theirs) for step in steps]
-    of_ours, of_grpo = np.transpose(curves, (1, 2, 0))  # (n, steps) each
-    return Effect(
-        **ours,
-        n=len(a),
-        average=interval(a - b),
-        p=sign_flips(a - b),
-        end=interval(np.subtract(*ends)),
-        all_fail=mean("all_fail"),
-        reasoning_correct=mean("final_sampled_reasoning_correct"),
-        scaled=mean("scaled"),
-        steps=steps,
-        curves=of_ours,
-        curves_of_grpo=of_grpo,
-    )
-
-
 # ---- All effects
 def effects(rows: list[dict]) -> list[Effect]:
     """One for each variant or control, task, rate and flags; of each task the best first."""
     reported = [row for row in rows if row["seed"] not in FIRST]
     results = []
     for head in dict.fromkeys(tuple(row[name] for name in HEAD[:-1]) for row in reported):
-        ours = dict(zip(HEAD, head))
-        theirs = ours | {"variant": "grpo", "lr": chosen_rate(rows, ours["task"], "grpo")}
-        if len(paired(reported, "mean_sampled", ours, theirs)[0]):
-            x = effect(reported, ours, theirs)
-            x.chosen = not x.flags and x.lr == chosen_rate(rows, x.task, x.variant)
+        x = Effect(*head, reported, chosen_rate(rows, head[0], "grpo"))
+        x.chosen = not x.flags and x.lr == chosen_rate(rows, x.task, x.variant)
+        if x.n:
             results.append(x)
     mark_significant(results)
     return sorted(results, key=lambda x: (x.task, -x.average.value))
@@ -121,7 +108,7 @@ def mark_significant(results: list[Effect]) -> None:
     Variants that have no rows yet are counted as comparisons.
     """
     compared = [x for x in results if x.chosen and x.variant in COMPARED and x.task in TASKS]
-    p = {(x.task, x.variant): x.p for x in compared}
+    p = {(x.task, x.variant): sign_flips(x.minus_grpo("mean_sampled")) for x in compared}
     significant = holm(p, len(TASKS) * len(COMPARED))
     for x in compared:
         x.significant = (x.task, x.variant) in significant
@@ -139,19 +126,15 @@ def noise_floor(rows: list[dict], task: str) -> float:
     return np.std(differences, ddof=1) if len(differences) > 1 else np.nan
 
 
-def smallest_visible(rows: list[dict], task: str) -> dict[int, float]:
-    """n -> half the 95 % interval, in points, of a mean of such differences over n base models."""
-    deviation = 100 * noise_floor(rows, task)
-    return {n: stats.t.ppf(0.975, n - 1) * deviation / n**0.5 for n in (3, 6, 12)}
-
-
 def words_about_noise(rows: list[dict], task: str) -> str:
+    """The smallest visible difference is half the 95 % t interval of a mean of such differences."""
     deviation = 100 * noise_floor(rows, task)
-    limits = [f"{x:.1f} over {n}" for n, x in smallest_visible(rows, task).items()]
+    sizes = {n: stats.t.ppf(0.975, n - 1) * deviation / n**0.5 for n in (3, 6, 12)}
+    limits = ", ".join(f"{x:.1f} over {n}" for n, x in sizes.items())
     return (
         f"On {task}, two runs of one algorithm differ by chance, with a standard deviation of "
         f"{deviation:.2f} points.\nA mean over base models can only show differences larger than "
-        f"these, in points: {', '.join(limits)}.\n"
+        f"these, in points: {limits}.\n"
     )
 
 
@@ -166,20 +149,17 @@ def seconds_by_variant() -> dict[tuple[str, str], str]:
     return {(row["task"], row["measured"]): str(row["ratio"]) for row in rows}
 
 
-def times_of_grpo(ratio: Interval) -> str:
-    return f"{ratio:.2f}".replace("inf", "not reached")
+def times(x: Effect, share: float) -> str:
+    """Steps to this share of what grpo gains, over grpo's steps."""
+    return f"{speed(x.steps, *x.curves, share):.2f}".replace("inf", "not reached")
 
 
 def in_points(x: Interval) -> str:
     return f"{x.times(100):+.1f}"
 
 
-def in_percent(share: float) -> str:
-    return f"{100 * share:.1f}"
-
-
-def average(x: Effect) -> str:
-    return f"**{in_points(x.average)}**" if x.significant else in_points(x.average)
+def in_percent(x: Effect, column: str) -> str:
+    return f"{100 * x.pairs(column)[0].mean():.1f}"
 
 
 COLUMNS = {  # heading -> the text of an effect
@@ -187,14 +167,16 @@ COLUMNS = {  # heading -> the text of an effect
     "variant": lambda x: f"`{title(x.variant)}`",
     "rate": lambda x: str(x.lr),
     "base models": lambda x: str(x.n),
-    "average accuracy": average,
-    "at the end": lambda x: in_points(x.end),
-    "steps to half": lambda x: times_of_grpo(x.speed(0.5)),
-    "steps to 90 %": lambda x: times_of_grpo(x.speed(0.9)),
+    "average accuracy": lambda x: ("**{}**" if x.significant else "{}").format(
+        in_points(x.average)
+    ),
+    "at the end": lambda x: in_points(interval(x.minus_grpo("final_sampled"))),
+    "steps to half": lambda x: times(x, 0.5),
+    "steps to 90 %": lambda x: times(x, 0.9),
     "time of a step": lambda x: seconds_by_variant().get((x.task, x.variant), ""),
-    "all-fail": lambda x: in_percent(x.all_fail),
-    "reasoning correct": lambda x: in_percent(x.reasoning_correct),
-    "scaled": lambda x: in_percent(x.scaled),
+    "all-fail": lambda x: in_percent(x, "all_fail"),
+    "reasoning correct": lambda x: in_percent(x, "final_sampled_reasoning_correct"),
+    "scaled": lambda x: in_percent(x, "scaled"),
 }
 
 

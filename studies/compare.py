@@ -40,7 +40,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from studies import pictures
-from studies.analysis import effect, effects, page, table, words_about_noise
+from studies.analysis import Effect, effects, page, table, words_about_noise
 from studies.common import cells, matching, options, publish, read_rows, side_by_side, write_rows
 from studies.protocol import COMPARED, FIRST, ROWS, SETS, TASKS
 from studies.protocol import accuracy_by_rate, chosen_rate, rates_to_try
@@ -123,22 +123,17 @@ def verify(task: str, variant: str, seed: str) -> None:
         print(f"{name:32} {text:10}", "agrees" if agrees else f"differs: {committed[name]}")
 
 
-def beside_grpo(args, flags: list[str]) -> None:
+def beside_grpo(args, flags: str) -> None:
     """Trains --variants and grpo, and prints and draws the differences."""
     tasks = args.tasks or ["add"]
-    names = ["grpo", *args.variants]
-    flags = " ".join(flags)
-    heads = product(tasks, names, [args.lr], [flags], args.seeds or FIRST)
-    jobs = [(Run(*head), args.out) for head in heads]
-    rows = sum(side_by_side(trained, jobs, args.jobs), [])
-    results = []
-    for task, name in product(tasks, args.variants):
-        ours = {"task": task, "variant": name, "lr": args.lr, "flags": flags}
-        results.append(effect(rows, ours, ours | {"variant": "grpo"}))
+    heads = product(tasks, ["grpo", *args.variants], [args.lr], [flags], args.seeds or FIRST)
+    rows = sum(side_by_side(trained, [(Run(*head), args.out) for head in heads], args.jobs), [])
+    pairs = product(tasks, args.variants)
+    results = [Effect(*pair, args.lr, flags, rows, args.lr) for pair in pairs]
     rows = read_rows(ROWS)
     committed = [x for x in effects(rows) if x.chosen and x.variant in COMPARED]
     path = Path(args.out, "forest.png")
-    pictures.forest(path, [*committed, *results], tasks, bold=args.variants)
+    pictures.forest(path, [*committed, *results], tasks)
     print(table(results))
     for task in {*tasks} & {*TASKS}:
         print(f"\n{words_about_noise(rows, task)}")
@@ -156,7 +151,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=3e-4, help="learning rate of --variants")
     args, flags = parser.parse_known_args()
     if args.variants:
-        return beside_grpo(args, flags)
+        return beside_grpo(args, " ".join(flags))
     if flags:
         parser.error(f"only with --variants: {flags}")
     if args.verify:

@@ -7,12 +7,11 @@ from scipy.stats import spearmanr
 
 from studies.analysis import Effect
 from studies.common import TABLES, Interval, by_seed, markdown, matching, paired, resampled
-from studies.pictures import WIDTH, picture, sign
+from studies.pictures import WIDTH, dot, name_lines, picture, sign
 from studies.protocol import COMPARED, PAIR, TASKS, title
 
 COLUMNS = {"cosine": "cosine", "mean_cosine": "mean cosine", "snr": "signal-to-noise ratio"}
 BOTTOM = -12  # points; what loses more is an arrow
-PLACES = [(x, y) for y in (0, 9, -9, 18, -18, 27, -27, 36, -36) for x in (9, -9)]  # of a name
 
 
 # ---- The table
@@ -80,40 +79,16 @@ def rank_correlation(pairs: list[tuple]) -> Interval:
     return resampled(lambda drawn: spearmanr(points[drawn]).statistic, len(points))
 
 
-def cross(ax, ratio: Interval, x: Effect) -> None:
-    """A dot with both intervals; an arrow if it is below the picture."""
-    how = sign(x)
+def cross(ax, ratio: Interval, x: Effect, named: bool) -> None:
+    """A dot with both intervals, which has a name or not; a triangle if it is below the picture."""
     value, low, high = x.average.times(100)
+    name = title(x.variant) if named else "_"
     if value < BOTTOM:
-        ax.plot(ratio.value, BOTTOM, "v", clip_on=False, **how)
+        ax.plot(ratio.value, BOTTOM, "v", clip_on=False, label=f"{name} {value:+.0f}", **sign(x))
     else:
-        ax.plot([ratio.low, ratio.high], [value, value], linewidth=1, **how)
-        ax.plot([ratio.value, ratio.value], [low, high], linewidth=1, **how)
-        face = how["color"] if x.significant else "white"
-        ax.plot(ratio.value, value, "o", markersize=5, markerfacecolor=face, **how)
-
-
-def name_dots(ax, pairs: list[tuple], named: list[tuple]) -> None:
-    """Writes the names of some dots near them, where neither a dot nor a name is yet."""
-    ax.figure.draw_without_rendering()  # now it is known where everything is
-    dots = {x.variant: (ratio.value, max(100 * x.average.value, BOTTOM)) for ratio, x in pairs}
-    taken = [line.get_window_extent().padded(4) for line in ax.lines[2:]]  # but not the two axes
-    for _, x in named:
-        points = 100 * x.average.value
-        text = title(x.variant) + (f" {points:+.0f}" if points < BOTTOM else "")
-        for dx, dy in PLACES:
-            place = {"xy": dots[x.variant], "xytext": (dx, dy), "textcoords": "offset points"}
-            how = {"ha": "left" if dx > 0 else "right", "va": "center", "fontsize": 9}
-            label = ax.annotate(text, **place, **how, in_layout=False)
-            box = label.get_window_extent()
-            inside = ax.bbox.containsx(box.x0) and ax.bbox.containsx(box.x1)
-            inside = inside and ax.bbox.containsy(box.y0)
-            if inside and not any(box.overlaps(other) for other in taken):
-                joined = {"arrowstyle": "-", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2} | sign(x)
-                ax.annotate("", **place, arrowprops=joined)
-                taken.append(box)
-                break
-            label.remove()
+        ax.plot([ratio.low, ratio.high], [value, value], linewidth=1, **sign(x))
+        ax.plot([ratio.value, ratio.value], [low, high], linewidth=1, **sign(x))
+        ax.plot(ratio.value, value, "o", markersize=5, label=name, **dot(x))
 
 
 def draw(rows: list[dict], results: list[Effect]) -> None:
@@ -125,15 +100,14 @@ def draw(rows: list[dict], results: list[Effect]) -> None:
             for ax, kind in zip(line, ("variants", "controls")):
                 ax.axhline(0, color="black", linewidth=0.8)
                 ax.axvline(1, color="black", linewidth=0.8)
-                ax.set(title=f"{task}: {kind}", xscale="log", xlim=(0.12, 8), ylim=(BOTTOM, 10.5))
-                ax.set_xticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", 1, 2, 4])
+                ax.set(title=f"{task}: {kind}", xscale="log", xlim=(0.12, 3), ylim=(BOTTOM, 10.5))
+                ax.set_xticks([0.25, 0.5, 1, 2], ["1/4", "1/2", 1, 2])
                 ax.set_yticks([-10, -5, 0, 5, 10])
                 ax.minorticks_off()
                 shown = [pair for pair in pairs if (pair[1].variant in COMPARED) == (ax is line[0])]
                 for ratio, x in shown:
-                    cross(ax, ratio, x)
-                named = [pair for pair in shown if pair[1].significant or ax is line[1]]
-                name_dots(ax, shown, named)
+                    cross(ax, ratio, x, named=x.significant or ax is line[1])
+                name_lines(ax)
             line[0].set_ylabel("points above grpo in training")
         for ax in axes[1]:
             ax.set_xlabel("signal-to-noise ratio, times grpo's")

@@ -6,37 +6,27 @@ as the text around them.
 """
 
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from scipy import optimize
 
 from studies.analysis import Effect, seconds_by_variant
 from studies.common import TABLES, interval
-from studies.protocol import COMPARED, FORMS, TASKS, TWELVE, title
+from studies.protocol import COMPARED, FORMS, SIX, TASKS, TWELVE, title
 
-# A colour for each name, dark enough for text on white. Blue and orange are no variant's: they are
-# signs, here and in the lectures.
+# Blue and orange are no variant's: they are signs, here and in the lectures.
 UP = "#0072B2"
 DOWN = "#D55E00"
 NEUTRAL = "#6B6B6B"
-COLOURS = {
+COLOURS = {  # of what has a curve, dark enough for text on white
     "grpo": "#000000",
-    "dr_grpo": "#5A5A5A",
-    "rloo": "#757575",
-    "maxrl": "#9B26AF",
     "pos_only": "#A31515",
-    "reinforce": "#5E6E00",
     "half": "#C2006B",
     "critic": "#8A5A00",
-    "compensation": "#6B4A2B",
     "culling": "#4F5B66",
-    "negative": "#7D1D3F",
-    "ngrpo": "#A0476B",
     "likelihood": "#7A3DB8",
     "verifree": "#007A4D",
-    "forking": "#2F6B2F",
-    "nthr": "#00727A",
     "substituted": "#B3394B",
     "substituted_up": "#4B7A0F",
     "dense": "#7C5C2E",
@@ -50,20 +40,15 @@ ANSWERS = ["grpo", "likelihood", "verifree", *FORMS]
 
 
 # ---- What all studies draw with
-def pyplot():
-    """matplotlib's pyplot, drawing to files."""
+@contextmanager
+def picture(path: Path, panels: int = 1, rows: int = 1, **settings):
+    """The axes to draw on, an array if there are several panels; then the picture is written."""
     import matplotlib.pyplot as plt  # here, because most studies do without it
 
     plt.switch_backend("Agg")
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
     plt.rcParams.update({"axes.titlesize": 10.5, "axes.titleweight": "bold"})
-    return plt
-
-
-@contextmanager
-def picture(path: Path, panels: int = 1, rows: int = 1, **settings):
-    """The axes to draw on, an array if there are several panels; then the picture is written."""
-    figure, axes = pyplot().subplots(rows, panels, layout="constrained", **settings)
+    figure, axes = plt.subplots(rows, panels, layout="constrained", **settings)
     yield axes
     figure.savefig(path, dpi=240)
 
@@ -78,6 +63,11 @@ def sign(x: Effect) -> dict:
     if not x.significant:
         return {"color": NEUTRAL}
     return {"color": UP if x.average.value > 0 else DOWN}
+
+
+def dot(x: Effect) -> dict:
+    """The colour of a dot; hollow if the difference is not significant."""
+    return sign(x) | {"markerfacecolor": sign(x)["color"] if x.significant else "white"}
 
 
 def band(ax, x, runs: np.ndarray, **how) -> None:
@@ -109,23 +99,19 @@ def name_lines(ax, names: list[str] | None = None, apart: float = 0.08) -> None:
 def spread(heights: np.ndarray, apart: float) -> np.ndarray:
     """Heights from 0 to 1 in order, moved as little as possible until they are `apart`."""
     steps = apart * np.arange(len(heights))
-    least = heights - steps  # has to rise along the names, and then no two of them touch
-    moved = [(np.maximum.accumulate(least)[i] + least[i:].min()) / 2 for i in range(len(least))]
-    return np.maximum.accumulate(moved) + steps
+    return optimize.isotonic_regression(heights - steps).x + steps
 
 
 # ---- Differences from grpo
-def forest(path: Path, results: list[Effect], tasks=TASKS, bold=()) -> None:
+def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
     """A dot and an interval for each variant, a panel a task; the best mean over tasks on top.
 
-    The last effect of a variant counts. bold: names of variants.
+    The last effect of a variant counts.
     """
-    shown = [x for x in results if x.task in tasks and x.variant != "grpo"]
-    found = {(x.task, x.variant): x for x in shown}
+    found = {(x.task, x.variant): x for x in results if x.task in tasks}
     means = {}
-    for name in dict.fromkeys(name for _, name in found):
-        values = [found[task, name].average.value for task in tasks if (task, name) in found]
-        means[name] = np.mean(values)
+    for name in {name for _, name in found}:
+        means[name] = np.mean([x.average.value for x in found.values() if x.variant == name])
     names = sorted(means, key=means.get)  # from the bottom
     size = {"figsize": (WIDTH, 1.1 + 0.27 * len(names)), "sharey": True, "squeeze": False}
     with picture(path, len(tasks), **size) as axes:
@@ -134,28 +120,25 @@ def forest(path: Path, results: list[Effect], tasks=TASKS, bold=()) -> None:
             ax.set(title=EXAMPLES[task], xlim=(-LIMIT, LIMIT), xlabel="points above grpo")
             ax.set_xticks([-10, -5, 0, 5, 10])
             ax.text(1.03, len(names) - 0.4, "time", transform=ax.get_yaxis_transform())
+            ax.grid(axis="y", color="0.9", linewidth=0.6)
+            ax.set_axisbelow(True)
             for y, name in enumerate(names):
-                ax.axhline(y, color="0.9", linewidth=0.6, zorder=0)
                 if (task, name) in found:
                     dot_and_interval(ax, y, found[task, name])
-        axes[0, 0].set_yticks(range(len(names)), [title(name) for name in names])
-        for name, label in zip(names, axes[0, 0].get_yticklabels()):
-            label.set_weight("bold" if name in bold else "normal")
-        axes[0, 0].set_ylim(-0.6, len(names) - 0.4)
+        ax.set_yticks(range(len(names)), [title(name) for name in names])
+        ax.set_ylim(-0.6, len(names) - 0.4)
 
 
 def dot_and_interval(ax, y: int, x: Effect) -> None:
     """One line of a panel, with an arrow where the value is outside, and the time of a step."""
     value, low, high = x.average.times(100)
-    how = sign(x)
-    ax.plot([low, high], [y, y], linewidth=2 if x.significant else 1, **how)
+    ax.plot([low, high], [y, y], linewidth=2 if x.significant else 1, **sign(x))
     if abs(value) > LIMIT:
         edge = np.copysign(LIMIT, value)
-        ax.plot(edge, y, "<" if value < 0 else ">", clip_on=False, markersize=7, **how)
+        ax.plot(edge, y, "<" if value < 0 else ">", clip_on=False, markersize=7, **sign(x))
         ax.text(0.93 * edge, y + 0.12, f"{value:+.0f}", ha="left" if value < 0 else "right")
     else:
-        face = how["color"] if x.significant else "white"
-        ax.plot(value, y, "o", markersize=6, markerfacecolor=face, **how)
+        ax.plot(value, y, "o", markersize=6, **dot(x))
     time = seconds_by_variant().get((x.task, x.variant))
     note = f"x{float(time):.1f}" if time else ""
     if x.n < len(TWELVE):
@@ -164,19 +147,22 @@ def dot_and_interval(ax, y: int, x: Effect) -> None:
 
 
 # ---- Learning curves
-def curves_of(ax, results: list[Effect], names: list[str], task: str) -> None:
-    """The mean curve of each variant; its name, and the accuracy at which it ends."""
+def curves_of(ax, results: list[Effect], names: list[str], task: str, n: int) -> None:
+    """The mean curve of each variant, of the first n base models, and the accuracy at its end."""
     for x in results:
         if x.task == task and x.variant in names:
-            mean = 100 * x.curves.mean(0)
+            mean = 100 * x.curves[0][:n].mean(0)
             label = f"{x.variant} {mean[-1]:.0f} %"
             ax.plot(x.steps, mean, linewidth=2, label=label, **look(x.variant))
+    finish(ax, EXAMPLES[task])
 
 
 def single_runs(ax, x: Effect) -> None:
     """Every run of a variant, and the mean of grpo's as a dotted line."""
-    ax.plot(x.steps, 100 * x.curves.T, linewidth=1, label="_run", **look(x.variant))
-    ax.plot(x.steps, 100 * x.curves_of_grpo.mean(0), ":", linewidth=2, label="grpo", color="black")
+    ours, of_grpo = 100 * x.curves
+    ax.plot(x.steps, ours.T, linewidth=1, label="_run", **look(x.variant))
+    ax.plot(x.steps, of_grpo.mean(0), ":", linewidth=2, label="grpo", color="black")
+    finish(ax, f"{x.variant} on {x.task}, {x.n} single runs")
 
 
 def finish(ax, heading: str) -> None:
@@ -189,13 +175,11 @@ def learning(path: Path, results: list[Effect]) -> None:
     """Above, what gains most; below, single runs of what splits on add."""
     with picture(path, 2, 2, figsize=(WIDTH, 5.6), sharey=True) as axes:
         for ax, task in zip(axes[0], TASKS):
-            curves_of(ax, results, CURVES, task)
-            finish(ax, EXAMPLES[task])
+            curves_of(ax, results, CURVES, task, len(TWELVE))
         for ax, name in zip(axes[1], ("critic", "culling")):
             for x in results:
                 if (x.task, x.variant) == ("add", name):
                     single_runs(ax, x)
-                    finish(ax, f"{name} on add, {x.n} single runs")
         for ax in axes[:, 0]:
             ax.set_ylabel("sampled accuracy, %")
 
@@ -205,9 +189,7 @@ def answers(path: Path, results: list[Effect]) -> None:
     with picture(path, 2, figsize=(WIDTH, 3.6), sharey=True) as axes:
         axes[0].set_ylabel("sampled accuracy, %")
         for ax, task in zip(axes, TASKS):
-            six = [replace(x, curves=x.curves[:6]) for x in results]
-            curves_of(ax, six, ANSWERS, task)
-            finish(ax, EXAMPLES[task])
+            curves_of(ax, results, ANSWERS, task, len(SIX))
 
 
 def draw(results: list[Effect]) -> None:

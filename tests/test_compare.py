@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("scipy.stats", reason="see studies/requirements.txt")
 import train  # noqa: E402
-from studies import analysis, common, compare, pictures, protocol, runs  # noqa: E402
+from studies import analysis, common, compare, pass_at_k, pictures, protocol, runs  # noqa: E402
 from studies.protocol import FIRST, FORMS, GRID, NAMES, SEARCHED, TASKS, TWELVE  # noqa: E402
 from studies.runs import Run  # noqa: E402
 
@@ -140,12 +140,12 @@ def test_variants_beside_the_committed_ones(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(train, "base_model", lambda args, *_: train.new_model(args))
     monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, _: [f(*job) for job in jobs])
     drawn = []
-    monkeypatch.setattr(pictures, "forest", lambda *parts, **bold: drawn.append((parts, bold)))
+    monkeypatch.setattr(pictures, "forest", lambda *parts: drawn.append(parts))
     argv = ["compare", "--variants", "half", "--seeds", "1", "2", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [*argv, "--steps", "50", "--prompts", "2", "--width", "8"])
     compare.main()
-    (((path, results, tasks), bold),) = drawn
-    assert path == tmp_path / "forest.png" and tasks == ["add"] and bold == {"bold": ["half"]}
+    ((path, results, tasks),) = drawn
+    assert path == tmp_path / "forest.png" and tasks == ["add"]
     assert results[-1].n == 2 and results[-1].flags == "--steps 50 --prompts 2 --width 8"
     assert {x.n for x in results[:-1] if x.task == "add"} == {12}
     assert "| add | `half` | 0.0003 | 2 |" in capsys.readouterr().out
@@ -198,7 +198,8 @@ def test_code_that_made_a_run(tmp_path):
 
 def test_colours():
     """A variant without a colour, or with one that is a sign or too light for text on white."""
-    assert pictures.COLOURS.keys() >= {*NAMES, *FORMS}
+    drawn = {*pictures.CURVES, *pictures.ANSWERS, *pass_at_k.AFTER, "critic", "culling"}
+    assert pictures.COLOURS.keys() == drawn
     assert len({*pictures.COLOURS.values()}) == len(pictures.COLOURS)
     assert not {pictures.UP, pictures.DOWN} & {*pictures.COLOURS.values()}
     for name, colour in pictures.COLOURS.items():
@@ -235,11 +236,11 @@ def test_noise_floor():
     rows += made("add", "rloo", 3e-4, [0.50, 0.50, 0.50], range(4, 7))
     rows += made("add", "rloo", 1.5e-4, [0.2, 0.3, 0.9], range(4, 7))
     assert analysis.noise_floor(rows, "add") == pytest.approx(0.01)
-    sizes = analysis.smallest_visible(rows, "add")
-    assert sizes == pytest.approx({3: 2.484, 6: 1.049, 12: 0.635}, abs=1e-3)
     _, low, high = common.interval([0.00, 0.01, 0.02])
-    assert sizes[3] == pytest.approx(100 * (high - low) / 2)
-    assert "with a standard deviation of 1.00" in analysis.words_about_noise(rows, "add")
+    assert f"{100 * (high - low) / 2:.1f}" == "2.5"
+    text = analysis.words_about_noise(rows, "add")
+    assert "with a standard deviation of 1.00" in text
+    assert "2.5 over 3, 1.0 over 6, 0.6 over 12." in text
 
 
 def test_names_do_not_touch():
@@ -283,12 +284,12 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     results = analysis.effects(first + rows)
     effects = {}
     for x in results:
-        gains = 100 * x.average.value, 100 * x.end.value
+        gains = 100 * x.average.value, 100 * x.minus_grpo("final_sampled").mean()
         effects[x.task, x.variant, x.lr, x.flags] = (*gains, x.n)
     assert effects == expected
     assert {x.variant for x in results if x.significant} == {"half", "critic", "dr_grpo"}
     (nthr,) = [x for x in results if x.variant == "nthr" and x.chosen]
-    assert nthr.curves_of_grpo[:, -1].mean() == pytest.approx(level[:9].mean(), abs=1e-4)
+    assert nthr.curves[1][:, -1].mean() == pytest.approx(level[:9].mean(), abs=1e-4)
     page = analysis.page(first, results)
     assert (page.count("**+"), page.count("**-")) == (1, 2)
     assert f"{2 * (len(NAMES) - 2)} comparisons" in page.replace("\n", " ")
