@@ -5,16 +5,14 @@ Blue (UP) is pushed up, orange (DOWN) is pushed down, and what is not pushed is 
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.colors import LinearSegmentedColormap
 
-from advantages import VARIANTS
 from studies.common import interval
+from studies.group import draw
 from studies.pictures import DOWN, NEUTRAL, UP, look, name_lines
 
 plt.rcParams.update({"figure.dpi": 144, "font.size": 14, "axes.titlesize": 14})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 GREEN = "#00795A"  # a third line
-PUSHES = LinearSegmentedColormap.from_list("pushes", ["#EE8A3C", "#F4F4F4", "#55A6E0"])
 
 
 # ---- Both lectures
@@ -25,32 +23,8 @@ def panels(columns=1, rows=1, height=3.6, **options):
 
 
 def group(rollout, m, variant):
-    """Group m: a row is a response, a cell is a token, its colour is the token's advantage.
-
-    A digit of the reasoning that is not the solution's has a bar below it. A token with a frame has
-    another advantage than under grpo.
-    """
-    ax = panels(height=4.6)
-    A = VARIANTS[variant](rollout).A[m]  # (G, T)
-    plain = VARIANTS["grpo"](rollout).A[m]
-    shown = A.where(rollout.mask[m], torch.nan)
-    ax.imshow(shown, cmap=PUSHES, vmin=-2, vmax=2, aspect="auto")
-    reasoning = rollout.problems[m].solution.split("#")[0]
-    for i, text in enumerate(rollout.texts[m]):
-        for t, character in enumerate(text + "$"):
-            ax.text(t, i, character, ha="center", va="center", fontsize=18, family="monospace")
-            if t < len(reasoning) and character != reasoning[t]:
-                ax.plot([t - 0.25, t + 0.25], [i + 0.36, i + 0.36], color="black", linewidth=3)
-            if A[i, t] != plain[i, t]:
-                size = {"width": 0.84, "height": 0.84, "fill": False, "linewidth": 2}
-                ax.add_patch(plt.Rectangle((t - 0.42, i - 0.42), **size))
-    rows = [f"reward {r:.0f}, A = {a:+.2f}" for r, a in zip(rollout.rewards[m], plain[:, 0])]
-    ax.set_yticks(range(len(rows)), rows)
-    prompt = rollout.problems[m].prompt.replace(" ", "")
-    ax.set(title=f"{prompt} under {variant}", xlabel="token of the response", xticks=[])
-    ax.set_xlim(-0.5, rollout.mask[m].sum(-1).max() - 0.5)
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    """Group m under a variant; studies/group.py says what is shown."""
+    draw(panels(height=4.6), rollout, m, variant, letters=18)
 
 
 def rewards(curves, steps=40):

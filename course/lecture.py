@@ -5,9 +5,9 @@ A notebook puts the repository on sys.path before it imports these two files.
 
 import torch
 
-import train
 from grpo import Rollout, response_logprobs, sample_rollout
 from studies.gradients import gradient
+from studies.group import load  # noqa: F401 (the notebooks load models with it)
 
 
 def numbers(x):
@@ -18,14 +18,6 @@ def numbers(x):
 def generator(seed):
     """A source of random numbers that begins anew, so a cell draws the same whenever it runs."""
     return torch.Generator().manual_seed(seed)
-
-
-def load(task, name):
-    """A model whose weights are kept in course/weights, as 16-bit numbers."""
-    model = train.new_model(train.parse_arguments(["--task", task]))
-    weights = torch.load(f"weights/{name}.pt", weights_only=True)
-    model.load_state_dict({key: w.float() for key, w in weights.items()})
-    return model
 
 
 def sample(model, task, problems, G=8, **options):

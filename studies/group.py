@@ -1,67 +1,79 @@
 """What does one group teach? python -m studies.group
 
-This draws results/group.png: eight responses of a base model to one prompt, of which exactly one is
-correct. Each cell is a token, and its colour is the advantage that grpo gives it. The base model is
-the one of the lectures. We sample groups until one of them has a single correct response.
+This draws results/group.png: eight responses of a base model to one prompt, of which only the first
+is correct. Each cell is a token, and its colour is the advantage that grpo gives it. The base model
+is the one of the lectures, whose groups are drawn here, too.
 """
 
 from pathlib import Path
 
 import torch
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
 import train
-from advantages import grpo
+from advantages import VARIANTS
 from grpo import Rollout, sample_rollout
+from model import GPT
 from studies.common import TABLES
-from studies.pictures import DOWN, NEUTRAL, UP, WIDTH, picture
-from tasks import ADD, MARKER, TOKENIZER, Problem
+from studies.pictures import WIDTH, picture
+from tasks import ADD, MARKER, Problem
 from tools.ask import asked
 
-WEIGHTS = Path(train.__file__).parent / "course" / "weights" / "add-base.pt"  # 16-bit numbers
-PROMPT = "347+285="
-G = 8
+WEIGHTS = Path(train.__file__).parent / "course" / "weights"
+PUSHES = LinearSegmentedColormap.from_list("pushes", ["#EE8A3C", "#F4F4F4", "#55A6E0"])
 
 
-def base_model():
-    model = train.new_model(train.parse_arguments([]))
-    weights = torch.load(WEIGHTS, weights_only=True)
-    model.load_state_dict({name: w.float() for name, w in weights.items()})
+def load(task: str, name: str) -> GPT:
+    """A model whose weights are kept in course/weights, as 16-bit numbers."""
+    model = train.new_model(train.parse_arguments(["--task", task]))
+    weights = torch.load(WEIGHTS / f"{name}.pt", weights_only=True)
+    model.load_state_dict({key: w.float() for key, w in weights.items()})
     return model
 
 
-def group_with_one_correct(model, problem: Problem) -> Rollout:
+def first_correct(model: GPT, problem: Problem) -> Rollout:
+    """A group of eight responses, of which only the first is correct."""
     generator = torch.Generator().manual_seed(0)
     while True:
-        rollout = sample_rollout(model, ADD, [problem], G, generator=generator)
-        if rollout.rewards.sum() == 1:
-            return grpo(rollout)
+        rollout = sample_rollout(model, ADD, [problem], 8, generator=generator)
+        if rollout.rewards[0].tolist() == [1] + [0] * 7:
+            return rollout
 
 
-def draw(ax, rollout: Rollout) -> None:
-    """A row for each response, the correct one on top; advantages stand at the ends of the rows."""
-    order = rollout.rewards[0].argsort(descending=True, stable=True)
-    longest = int(rollout.mask[0].sum(-1).max())
-    for y, i in enumerate(order.tolist()):
-        sampled = rollout.mask[0, i]
-        text = TOKENIZER.decode(rollout.tokens[0, i][sampled].tolist())
-        A = rollout.A[0, i, 0].item()
-        colour = UP if A > 0 else DOWN
-        strength = 0.25 + 0.5 * abs(A) / rollout.A.abs().max().item()
-        for x, character in enumerate(text):
-            ax.add_patch(Rectangle((x, y), 0.94, 0.9, facecolor=colour, alpha=strength))
-            ax.text(x + 0.47, y + 0.47, character, ha="center", va="center", family="monospace")
-        ax.text(-2.2, y + 0.47, f"{rollout.rewards[0, i]:.0f}", ha="center", va="center")
-        ax.text(longest + 1.4, y + 0.47, f"{A:+.2f}", ha="center", va="center", weight="bold")
-    marker = rollout.problems[0].solution.index(MARKER)
-    headings = {-2.2: "reward", marker / 2: "reasoning", longest - 2.5: "answer"}
-    for x, heading in (headings | {longest + 1.4: "advantage"}).items():
-        ax.text(x, -0.3, heading, ha="center", color=NEUTRAL)
-    ax.set(xlim=(-3.3, longest + 3), ylim=(G, -0.7), aspect="equal")
-    ax.set_title(f"eight responses to {PROMPT}")
-    ax.set_axis_off()
+def draw(ax, rollout: Rollout, m: int, variant: str, letters: int = 12) -> None:
+    """Group m: a row is a response, a cell is a token, its colour is the token's advantage.
+
+    A digit of the reasoning that is not the solution's has a bar below it. A token with a frame has
+    another advantage than under grpo.
+    """
+    A = VARIANTS[variant](rollout).A[m]  # (G, T)
+    plain = VARIANTS["grpo"](rollout).A[m]
+    shown = A.where(rollout.mask[m], torch.nan)
+    ax.imshow(shown, cmap=PUSHES, vmin=-2, vmax=2, aspect="auto")
+    reasoning = rollout.problems[m].solution.split(MARKER)[0]
+    font = {"fontsize": letters, "family": "monospace"}
+    for i, text in enumerate(rollout.texts[m]):
+        for t, character in enumerate(text + "$"):
+            ax.text(t, i, character, ha="center", va="center", **font)
+            if t < len(reasoning) and character != reasoning[t]:
+                bar = ([t - 0.25, t + 0.25], [i + 0.36, i + 0.36])
+                ax.plot(*bar, color="black", linewidth=letters / 6)
+            if A[i, t] != plain[i, t]:
+                corner = (t - 0.42, i - 0.42)
+                ax.add_patch(Rectangle(corner, 0.84, 0.84, fill=False, linewidth=2))
+    rows = [f"reward {r:.0f}, A = {a:+.2f}" for r, a in zip(rollout.rewards[m], plain[:, 0])]
+    ax.set_yticks(range(len(rows)), rows)
+    prompt = rollout.problems[m].prompt.replace(" ", "")
+    ax.set(title=f"{prompt} under {variant}", xlabel="token of the response", xticks=[])
+    ax.set_xlim(-0.5, rollout.mask[m].sum(-1).max() - 0.5)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
 
 
 if __name__ == "__main__":
-    with picture(TABLES / "group.png", figsize=(WIDTH, 3.4)) as ax:
-        draw(ax, group_with_one_correct(base_model(), asked(ADD, PROMPT)))
+    rollout = first_correct(load("add", "add-base"), asked(ADD, "347+285="))
+    with picture(TABLES / "group.png", figsize=(WIDTH, 3.0)) as ax:
+        draw(ax, rollout, 0, "grpo")
+        ax.set_title("eight responses to 347+285=")
+        ax.set_xlabel("reasoning # answer $; bars mark incorrect digits of the reasoning")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector
 
+plt = pytest.importorskip("matplotlib.pyplot", reason="see studies/requirements.txt")
 pytest.importorskip("scipy", reason="the studies need scipy: see studies/requirements.txt")
 import train  # noqa: E402
 from advantages import answer_likelihood, grpo, likelihood, standardise, token_bias  # noqa: E402
@@ -145,9 +146,12 @@ def test_where_the_base_model_overtakes():
 def test_the_group_of_the_picture():
     """A group with none or several correct responses; another variant's advantages."""
     x = problem(TASKS["add"], [347, 285], 3)
-    rollout = group.group_with_one_correct(group.base_model(), x)
-    assert rollout.rewards.sum() == 1
-    assert sorted({f"{a:+.2f}" for a in rollout.A[rollout.mask].tolist()}) == ["+2.65", "-0.38"]
+    rollout = group.first_correct(group.load("add", "add-base"), x)
+    assert rollout.rewards.tolist() == [[1] + 7 * [0]]
+    _, ax = plt.subplots()
+    group.draw(ax, rollout, 0, "grpo")
+    labels = [text.get_text() for text in ax.get_yticklabels()]
+    assert labels == ["reward 1, A = +2.65"] + 7 * ["reward 0, A = -0.38"]
 
 
 def test_spared_tokens(monkeypatch):

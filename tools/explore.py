@@ -18,20 +18,28 @@ import inspect
 import json
 import os
 from copy import deepcopy
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
 import train
-from advantages import VARIANTS, Critic, answer_likelihood, answered, nthr_scores, token_bias
+from advantages import (
+    VARIANTS,
+    Critic,
+    answer_likelihood,
+    answered,
+    as_sampled,
+    nthr_scores,
+    token_bias,
+)
 from grpo import Rollout, sample_rollout
 from model import GPT
-from tasks import ADD, EOS, MARKER, TASKS, Problem, make_problems
+from tasks import ADD, MARKER, TASKS, Problem, make_problems
+from tools.ask import asked
 
 TEMPLATE = Path(__file__).with_name("explore.template.html")
 PAGE = Path(__file__).with_name("explore.html")
@@ -58,11 +66,9 @@ def packed(values: torch.Tensor, dtype: str) -> str:
 
 def texts_and_rewards(rollout: Rollout) -> dict:
     """What any view of a rollout of one group needs. A response has $ where its end was sampled."""
-    texts, mask = rollout.texts[0], rollout.mask[0]
-    tokens = [(y + EOS)[: row.sum()] for y, row in zip(texts, mask)]
     return {
         "problem": rollout.problems[0],
-        "tokens": tokens,
+        "tokens": as_sampled(rollout),
         "rewards": rollout.rewards[0].int().tolist(),
         "L": exact(answer_likelihood(rollout)[0]),  # likelihood
         "L_given": exact(given_likelihood(rollout)),  # verifree
@@ -87,13 +93,12 @@ def lab(rollout: Rollout, bias: torch.Tensor) -> dict:
     g = (one_hot - rollout.probs[0])[mask]  # (tokens, V)
     h = rollout.hidden[0][mask]  # (tokens, D)
     K = (g @ g.T) * (h @ h.T)
-    numbers = {
-        "pi": rollout.logprobs[0].exp(),
-        "H": torch.special.entr(rollout.probs[0]).sum(-1),
-        "bias": bias[0],
+    return texts_and_rewards(rollout) | {
+        "pi": by_token(rollout.logprobs[0].exp(), mask),
+        "H": by_token(torch.special.entr(rollout.probs[0]).sum(-1), mask),
+        "bias": by_token(bias[0], mask),
+        "K": packed(K[*np.tril_indices(len(K))], "<f4"),
     }
-    by_name = {name: by_token(x, mask) for name, x in numbers.items()}
-    return texts_and_rewards(rollout) | by_name | {"K": packed(K[*np.tril_indices(len(K))], "<f4")}
 
 
 def groups(rollout: Rollout) -> list[dict]:
@@ -124,11 +129,8 @@ def groups(rollout: Rollout) -> list[dict]:
 
 def one(rollout: Rollout, p: int) -> Rollout:
     """Group p as a rollout of its own."""
-    values = {field.name: getattr(rollout, field.name) for field in fields(Rollout)}
-    tensors = {name: x[p : p + 1] for name, x in values.items() if isinstance(x, torch.Tensor)}
-    return replace(
-        rollout, **tensors, problems=rollout.problems[p : p + 1], texts=rollout.texts[p : p + 1]
-    )
+    of_all = {name: x for name, x in vars(rollout).items() if isinstance(x, (torch.Tensor, list))}
+    return replace(rollout, **{name: x[p : p + 1] for name, x in of_all.items()})
 
 
 def telling(problem: Problem, texts: list[str], rewards: list[float]) -> bool:
@@ -146,8 +148,7 @@ def telling(problem: Problem, texts: list[str], rewards: list[float]) -> bool:
 
 def first_group(model: GPT, args: argparse.Namespace) -> dict:
     """The lab's group: the first telling one of 512 that the base model samples for 347+285=."""
-    numbers = iter([347, 285])
-    problem = ADD.problem(SimpleNamespace(integers=lambda low, high: next(numbers)), 3)
+    problem = asked(ADD, "347+285=")
     rng = torch.Generator().manual_seed(0)
     rollout = sample_rollout(model, ADD, [problem] * 512, 8, generator=rng)
     told = [telling(problem, *group) for group in zip(rollout.texts, rollout.rewards.tolist())]
@@ -186,13 +187,10 @@ def settings(*argv: str) -> argparse.Namespace:
 
 def record(tasks: list[str], steps: int) -> dict:
     """Everything that the page shows but the variants' names and docstrings."""
-    bases = {
-        name: train.base_model(settings("--task", name)) for name in dict.fromkeys(["add", *tasks])
-    }
-    runs = {
-        f"{task}-{variant}": follow(task, variant, steps, deepcopy(bases[task]))
-        for task, variant in product(tasks, FOLLOWED)
-    }
+    bases = {task: train.base_model(settings("--task", task)) for task in {"add", *tasks}}
+    runs = {}
+    for task, variant in product(tasks, FOLLOWED):
+        runs[f"{task}-{variant}"] = follow(task, variant, steps, deepcopy(bases[task]))
     return {"lab": first_group(bases["add"], settings()), "runs": runs}
 
 
@@ -210,17 +208,12 @@ def recording(path: Path) -> dict:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        "tools.explore", description="Makes the advantage lab, a page."
-    )
+    parser = argparse.ArgumentParser("python -m tools.explore", None, __doc__.splitlines()[0])
     add = parser.add_argument
-    add("--steps", type=train.number(int, 0), default=400, help="training steps of each run (400)")
-    add(
-        "--tasks", nargs="+", choices=TASKS, default=["add", "mul"], help="recorded tasks (add mul)"
-    )
+    add("--steps", type=train.number(int, 0), default=400, help="training steps of a run (400)")
+    add("--tasks", nargs="+", choices=TASKS, default=["add", "mul"], help="recorded (add mul)")
     add("--out", type=Path, default=PAGE, help="the file to write (tools/explore.html)")
-    again = "keep what the file holds; renew only the template and the docstrings"
-    add("--keep", action="store_true", help=again)
+    add("--keep", action="store_true", help="renew only the template and the docstrings")
     options = parser.parse_args(argv)
     if not os.access(options.out.parent, os.W_OK):
         parser.error(f"{options.out.parent} is not a folder that can be written")
