@@ -31,8 +31,8 @@ class Effect:
     chosen: bool = False  # without flags, at the rate that was chosen for it
     significant: bool = False
 
-    def pairs(self, column: str) -> tuple[np.ndarray, np.ndarray]:
-        """A column of the variant and of grpo, (n,) each."""
+    def pairs(self, column: str) -> np.ndarray:
+        """A column of the variant and of grpo, (2, n)."""
         ours = {name: getattr(self, name) for name in HEAD[:-1]}
         return paired(self.rows, column, ours, ours | {"variant": "grpo", "lr": self.lr_of_grpo})
 
@@ -65,12 +65,7 @@ def reached(steps: list[int], curve: np.ndarray, level: float) -> float:
 
     Between two evaluations the curve is a straight line.
     """
-    curve = np.maximum.accumulate(curve)
-    if curve[-1] < level:
-        return np.inf
-    k = int(np.argmax(curve >= level))  # the first evaluation that has it
-    around = slice(max(k - 1, 0), k + 1)
-    return np.interp(level, curve[around], steps[around])
+    return np.interp(level, np.maximum.accumulate(curve), steps, right=np.inf)
 
 
 def speed(steps, ours: np.ndarray, theirs: np.ndarray, share: float) -> Interval:

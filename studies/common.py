@@ -25,8 +25,7 @@ def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.Argumen
     parser.add_argument("--seeds", nargs="+", type=int, default=[*seeds], help="of base and run")
     parser.add_argument("--jobs", type=int, default=2, help="side by side, one thread each")
     parser.add_argument("--out", default="runs/studies", help="folder of the runs")
-    only = "measure nothing: make the tables and pictures from the committed rows"
-    parser.add_argument("--only-tables", action="store_true", help=only)
+    parser.add_argument("--only-tables", action="store_true", help="from rows that are there")
     return parser
 
 
@@ -76,12 +75,11 @@ def by_seed(rows: list[dict], column: str, **entries) -> dict[int, float]:
     return {seed: x for seed, x in values.items() if x != "" and not np.isnan(x)}
 
 
-def paired(rows: list[dict], column: str, ours: dict, theirs: dict) -> tuple:
-    """A column of ours and of theirs, (n,) each: of the base models that have both."""
+def paired(rows: list[dict], column: str, ours: dict, theirs: dict) -> np.ndarray:
+    """A column of ours and of theirs, (2, n): of the base models that have both."""
     a = by_seed(rows, column, **ours)
     b = by_seed(rows, column, **theirs)
-    both = [seed for seed in a if seed in b]
-    return np.array([a[seed] for seed in both]), np.array([b[seed] for seed in both])
+    return np.reshape([(a[seed], b[seed]) for seed in a if seed in b], (-1, 2)).T
 
 
 # ---- Jobs
@@ -155,12 +153,9 @@ def sign_flips(values) -> float:
 
 def holm(p: dict, comparisons: int, level: float = 0.05) -> set:
     """Which of p (name -> p) are significant after Holm's correction over this many comparisons."""
-    significant = set()
-    for i, name in enumerate(sorted(p, key=p.get)):
-        if p[name] > level / (comparisons - i):
-            break
-        significant.add(name)
-    return significant
+    ordered = sorted(p, key=p.get)
+    failed = [p[name] > level / (comparisons - i) for i, name in enumerate(ordered)]
+    return {*ordered[: [*failed, True].index(True)]}
 
 
 # ---- Text

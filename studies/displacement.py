@@ -54,12 +54,10 @@ def measure(task: str, seed: int, out: str, names: list[str]) -> list[dict]:
     model = model_after(task, "grpo", seed, out)
     of_groups = [slopes(model, *group) for group in islice(groups(model, task), GROUPS)]
     shares = (torch.stack(of_groups) < 0).double().mean(0)  # (NAMES,)
-    rows = []
-    for name, displaced, more in zip(NAMES, shares.tolist(), (shares - shares[0]).tolist()):
-        if name in names:
-            row = {"task": task, "seed": seed, "variant": name}
-            rows.append(row | {"displaced": displaced, "minus_grpo": more})
-    return rows
+    columns = [{"displaced": x, "minus_grpo": x - shares[0].item()} for x in shares.tolist()]
+    about = {"task": task, "seed": seed}
+    rows = [about | {"variant": name} | row for name, row in zip(NAMES, columns)]
+    return [row for row in rows if row["variant"] in names]
 
 
 if __name__ == "__main__":

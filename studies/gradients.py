@@ -134,11 +134,8 @@ def measure(task: str, seed: int, out: str, names: list[str]) -> list[dict]:
     for name in [name for name in SIZES if name in names]:
         rollouts = sampled(model, task, SEED_A, K, SIZES[name])
         directions[name] = [direction(model, grpo(rollout)) for rollout in rollouts]
-    rows = []
-    for name, vectors in directions.items():
-        row = bias_and_noise(torch.stack(vectors).double(), U)
-        rows.append({"task": task, "seed": seed, "variant": name} | row)
-    return rows
+    found = {name: bias_and_noise(torch.stack(g).double(), U) for name, g in directions.items()}
+    return [{"task": task, "seed": seed, "variant": name} | row for name, row in found.items()]
 
 
 # ---- The command

@@ -66,7 +66,7 @@ def draw(ax, rollout: Rollout, m: int, variant: str, letters: int = 12) -> None:
     ax.set_yticks(range(len(rows)), rows)
     prompt = rollout.problems[m].prompt.replace(" ", "")
     ax.set(title=f"{prompt} under {variant}", xlabel="token of the response", xticks=[])
-    ax.set_xlim(-0.5, rollout.mask[m].sum(-1).max() - 0.5)
+    ax.set_xlim(-0.5, rollout.mask[m].sum(-1).max().item() - 0.5)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
 

@@ -22,8 +22,8 @@ import torch
 from scipy.stats import hypergeom
 
 from grpo import sample_rollout
-from studies.common import TABLES, matching, study
-from studies.pictures import EXAMPLES, NEUTRAL, WIDTH, band, look, name_lines, picture
+from studies.common import TABLES, by_seed, interval, study
+from studies.pictures import EXAMPLES, WIDTH, look, name_lines, picture
 from studies.protocol import SIX
 from studies.runs import rows_of_models
 from tasks import TASKS, make_problems
@@ -69,13 +69,14 @@ def draw(ax, rows: list[dict]) -> None:
     """A curve a model with its 95 % t interval; a ring where the base model overtakes."""
     curves = {}
     for name in ("base", *AFTER):
-        passes = [[row[str(k)] for k in SIZES] for row in matching(rows, model=name)]
-        curves[name] = np.mean(passes, axis=0)
-        how = look(name) if name in AFTER else {"color": NEUTRAL, "linestyle": "--"}
-        band(ax, SIZES, np.array(passes), label=name, linewidth=2, **how)
+        passes = [by_seed(rows, str(k), model=name).values() for k in SIZES]
+        curves[name], low, high = np.transpose([interval(shares).times(100) for shares in passes])
+        style = "-" if name in AFTER else "--"
+        ax.plot(SIZES, curves[name], style, label=name, linewidth=2, **look(name))
+        ax.fill_between(SIZES, low, high, alpha=0.2, linewidth=0, **look(name))
     for name in AFTER:
         k = crossing(curves["base"], curves[name])
-        height = 100 * np.interp(np.log2(k), range(len(SIZES)), curves["base"])
+        height = np.interp(np.log2(k), range(len(SIZES)), curves["base"])
         ring = {"markerfacecolor": "white", "markeredgewidth": 2, "zorder": 3, "label": "_ring"}
         ax.plot(k, height, "o", markersize=8, **ring, **look(name))
         ax.plot([k, k], [8, height - 2], ":", linewidth=1, label="_down", **look(name))

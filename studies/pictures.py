@@ -12,7 +12,7 @@ import numpy as np
 from scipy import optimize
 
 from studies.analysis import Effect, seconds_by_variant
-from studies.common import TABLES, interval
+from studies.common import TABLES
 from studies.protocol import COMPARED, FORMS, SIX, TASKS, TWELVE, title
 
 # Blue and orange are no variant's: they are signs, here and in the lectures.
@@ -68,13 +68,6 @@ def sign(x: Effect) -> dict:
 def dot(x: Effect) -> dict:
     """The colour of a dot; hollow if the difference is not significant."""
     return sign(x) | {"markerfacecolor": sign(x)["color"] if x.significant else "white"}
-
-
-def band(ax, x, runs: np.ndarray, **how) -> None:
-    """The mean of runs (base models, len(x)), in %, and its 95 % t interval as a band."""
-    mean, low, high = 100 * np.array([interval(values) for values in runs.T]).T
-    ax.plot(x, mean, **how)
-    ax.fill_between(x, low, high, color=how["color"], alpha=0.2, linewidth=0)
 
 
 def name_lines(ax, names: list[str] | None = None, apart: float = 0.08) -> None:
