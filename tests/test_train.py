@@ -6,11 +6,11 @@ import math
 import sys
 import time
 from argparse import Namespace
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
 from dataclasses import replace
 from inspect import signature
-from io import StringIO
+from io import FileIO, StringIO
 from itertools import islice
 from pathlib import Path
 from statistics import fmean as mean
@@ -522,7 +522,8 @@ def test_a_full_disk_leaves_whole_files_and_one_line(room, left, monkeypatch):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
     try:
-        error, more = run()
+        with redirect_stdout(StringIO()):  # else the limit would stop what pytest captures
+            error, more = run()
         with pytest.raises(OSError):
             train.write_whole(Path("summary.json"), b"x" * (room + 1))
     finally:
@@ -533,6 +534,23 @@ def test_a_full_disk_leaves_whole_files_and_one_line(room, left, monkeypatch):
     header, *rows = (folder / "metrics.csv").read_text().splitlines(keepends=True)
     assert all(row.count(",") == header.count(",") and row.endswith("\n") for row in rows)
     assert not [*Path().glob("summary.json*")]
+
+
+class Full(FileIO):
+    """A file on a disk with room for 500 bytes: of what is too long it takes a part."""
+
+    def write(self, content):
+        return super().write(content[: 500 - self.tell()])
+
+
+def test_a_row_that_does_not_fit_leaves_no_part():
+    """Half a row at the end of metrics.csv: whoever reads it later stops there."""
+    with Full("metrics.csv", "w") as file, pytest.raises(OSError, match="metrics.csv"):
+        for step in range(99):
+            train.append_row(file, {"step": step, "reward": 1 / 3, "sampled_by_level": {2: 0.5}})
+    *whole, last = Path("metrics.csv").read_text().split("\n")
+    assert last == "" and 1 < len(whole) < 20
+    assert [row.split(",")[0] for row in whole] == [str(step) for step in range(len(whole))]
 
 
 # ---- What a run shows
