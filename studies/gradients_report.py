@@ -22,9 +22,12 @@ def mean(values) -> Interval:
 
 
 def relative(rows: list[dict]) -> dict[str, Interval]:
-    """variant -> signal-to-noise ratio over grpo's: geometric mean and interval; largest first."""
+    """variant -> signal-to-noise ratio over grpo's: geometric mean and interval; largest first.
+
+    One name stands for PAIR.
+    """
     ratios = {}
-    for name in dict.fromkeys(row["variant"] for row in rows):
+    for name in dict.fromkeys(row["variant"] for row in rows if row["variant"] != PAIR[1]):
         ours, of_grpo = paired(rows, "snr", {"variant": name}, {"variant": "grpo"})
         ratios[name] = Interval(*np.exp(mean(np.log(ours / of_grpo))))
     return dict(sorted(ratios.items(), key=lambda item: -item[1].value))
@@ -34,8 +37,6 @@ def table(rows: list[dict]) -> str:
     """Means over base models of one task, with intervals."""
     lines = []
     for name, ratio in relative(rows).items():
-        if name == PAIR[1]:
-            continue
         means = [mean(by_seed(rows, column, variant=name).values()) for column in COLUMNS]
         lines.append([f"`{title(name)}`", *(f"{x:.2f}" for x in (*means, ratio))])
     return markdown(["variant or control", *COLUMNS.values(), "relative to `grpo`"], lines)
@@ -65,12 +66,8 @@ def page(rows: list[dict], results: list[Effect]) -> str:
 def ratios_and_effects(rows: list[dict], results: list[Effect], task: str) -> list[tuple]:
     """Of variants and controls the relative signal-to-noise ratio, and the effect in training."""
     ratios = relative(matching(rows, task=task))
-    pairs = []
-    for x in results:
-        named_once = x.variant not in ("grpo", PAIR[1])
-        if x.task == task and x.chosen and named_once and x.variant in ratios:
-            pairs.append((ratios[x.variant], x))
-    return pairs
+    others = [x for x in results if x.task == task and x.chosen and x.variant != "grpo"]
+    return [(ratios[x.variant], x) for x in others if x.variant in ratios]
 
 
 def rank_correlation(pairs: list[tuple]) -> Interval:

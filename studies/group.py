@@ -50,7 +50,7 @@ def draw(ax, rollout: Rollout, m: int, variant: str, letters: int = 12) -> None:
     A = VARIANTS[variant](rollout).A[m]  # (G, T)
     plain = VARIANTS["grpo"](rollout).A[m]
     shown = A.where(rollout.mask[m], torch.nan)
-    ax.imshow(shown, cmap=PUSHES, vmin=-2, vmax=2, aspect="auto")
+    ax.imshow(shown.numpy(), cmap=PUSHES, vmin=-2, vmax=2, aspect="auto")
     reasoning = rollout.problems[m].solution.split(MARKER)[0]
     font = {"fontsize": letters, "family": "monospace"}
     for i, text in enumerate(rollout.texts[m]):

@@ -53,34 +53,14 @@ def accuracy_by_k(model, task: str) -> dict[str, float]:
     return {str(k): pass_at(k, correct) for k in SIZES}
 
 
-def crossing(base: np.ndarray, trained: np.ndarray) -> float:
-    """The k at which the mean curve of the base model overtakes; NaN if it never does.
-
-    Between two k the curves are straight lines over log k.
-    """
-    ahead = trained - base
-    if ahead[-1] > 0:
-        return np.nan
-    j = np.flatnonzero(ahead > 0)[-1]  # from the next one on the base model is ahead
-    return 2 ** (j + ahead[j] / (ahead[j] - ahead[j + 1]))
-
-
 def draw(ax, rows: list[dict]) -> None:
-    """A curve a model with its 95 % t interval; a ring where the base model overtakes."""
-    curves = {}
+    """A curve a model with its 95 % t interval."""
     for name in ("base", *AFTER):
         passes = [by_seed(rows, str(k), model=name).values() for k in SIZES]
-        curves[name], low, high = np.transpose([interval(shares).times(100) for shares in passes])
+        mean, low, high = np.transpose([interval(shares).times(100) for shares in passes])
         style = "-" if name in AFTER else "--"
-        ax.plot(SIZES, curves[name], style, label=name, linewidth=2, **look(name))
+        ax.plot(SIZES, mean, style, label=name, linewidth=2, **look(name))
         ax.fill_between(SIZES, low, high, alpha=0.2, linewidth=0, **look(name))
-    for name in AFTER:
-        k = crossing(curves["base"], curves[name])
-        height = np.interp(np.log2(k), range(len(SIZES)), curves["base"])
-        ring = {"markerfacecolor": "white", "markeredgewidth": 2, "zorder": 3, "label": "_ring"}
-        ax.plot(k, height, "o", markersize=8, **ring, **look(name))
-        ax.plot([k, k], [8, height - 2], ":", linewidth=1, label="_down", **look(name))
-        ax.text(k, 3, f"{k:.0f}", ha="center", **look(name))
     ax.set_xscale("log", base=2)
     ax.set_xticks(SIZES, SIZES)
     ax.set(title=EXAMPLES["mul"], xlabel="k, responses to a problem", ylabel="pass@k, %")

@@ -111,18 +111,14 @@ def folder_of(run: Run, out: str) -> Path:
 
 
 def model_after(task: str, variant: str, seed: int, out: str):
-    """The model that a run ended with, at the rate chosen for it."""
+    """The model that a run ended with, at the rate chosen for it; "base" is the base model."""
+    if variant == "base":
+        return train.base_model(settings(task, seed, out))
     rate = chosen_rate(read_rows(ROWS), task, variant)
     return finished(folder_of(Run(task, variant, rate, "", seed), out))[1]
 
 
 def rows_of_models(measured, task: str, seed: int, out: str, names: list[str]) -> list[dict]:
     """Rows measured(model, task) of a seed: of its base model and of what variants made of it."""
-    rows = []
-    for name in names:
-        if name == "base":
-            model = train.base_model(settings(task, seed, out))
-        else:
-            model = model_after(task, name, seed, out)
-        rows.append({"task": task, "seed": seed, "model": name} | measured(model, task))
-    return rows
+    found = {name: measured(model_after(task, name, seed, out), task) for name in names}
+    return [{"task": task, "seed": seed, "model": name} | row for name, row in found.items()]

@@ -135,14 +135,6 @@ def test_pass_at_k():
         assert pass_at_k.pass_at(k, np.array([c, 6]), 6) == pytest.approx((share + 1) / 2)
 
 
-def test_where_the_base_model_overtakes():
-    """A crossing of other curves, the first of two, or one where there is none."""
-    base = np.array([0.1, 0.3, 0.5, 0.7])  # at k = 1, 2, 4, 8
-    assert pass_at_k.crossing(base, np.array([0.4, 0.5, 0.6, 0.6])) == pytest.approx(4 * 2**0.5)
-    assert pass_at_k.crossing(base, np.array([0.0, 0.5, 0.5, 0.6])) == pytest.approx(4)
-    assert np.isnan(pass_at_k.crossing(base, base + 0.1))
-
-
 def test_the_group_of_the_picture():
     """A group with none or several correct responses; another variant's advantages."""
     x = problem(TASKS["add"], [347, 285], 3)
