@@ -22,7 +22,7 @@ def blocks(page: str) -> list[str]:
     return [block for block in found if not block.startswith(" ")]
 
 
-@pytest.mark.parametrize("page", ["exercises.md", "more-exercises.md", "questions.md"])
+@pytest.mark.parametrize("page", ["exercises.md", "more-exercises.md", "own-task.md"])
 def test_every_name_that_a_page_uses_is_there(page):
     """A function of the project was moved or renamed, and a program of a page has the old name."""
     for block in blocks(page):
@@ -61,7 +61,7 @@ def test_a_lecture_can_be_shown(name):
 
 def test_my_own_task_and_reward(tmp_path):
     """A name that the page's program registers was moved, or its reward is not what trains."""
-    (program,) = blocks("questions.md")
+    (program,) = blocks("own-task.md")
     (tmp_path / "my_task.py").write_text(program)
     line = "my_task.py --task max --steps 20 --prompts 8 --layers 1 --width 32 --out runs"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TQDM_DISABLE": "1"}
