@@ -790,11 +790,13 @@ def test_the_gradient_of_verifree_is_that_of_its_objective(temperature):
     """The sampled answer is trained, L is of another temperature, or the baseline contains L_i."""
     model = tiny_gpt().double()
     problems = [problem(SUM, [3, 5], 2), problem(SUM, [5, 7], 2), problem(SUM, [9] * 8, 8)]
-    texts = [["9,8#8$", "9,8$", "1#2#3$", "08# 8$"], ["12#12$", "####", ",,,,", "12#11$"]]
-    texts += [["1$", "2$", ",,,,", "$"]]  # no marker: all L are 0
+    texts = [["9,8#8$", "9,8$", "1#2#3$", "08# 8$", "8$"]]  # G is not T: rows are not columns
+    texts += [["12#12$", "####", ",,,,", "12#11$", "1#2$"]]
+    texts += [["1$", "2$", ",,,,", "$", "3$"]]  # no marker: all L are 0
     x = scripted(problems, texts, T=4, model=model, temperature=temperature)
     trained = advantages.verifree(x)
-    expected = [["9,8# 8$", "9,8$", "1# 8$", "08# 8$"], ["12#12$", "#12$", ",,,,", "12#12$"]]
+    expected = [["9,8# 8$", "9,8$", "1# 8$", "08# 8$", "8$"]]
+    expected += [["12#12$", "#12$", ",,,,", "12#12$", "1#12$"]]
     assert masked(trained) == [*expected, texts[2]]  # without a marker as sampled, cut off or not
     rows = [*verifree_rows(model, x)]
     objective = 0.0
