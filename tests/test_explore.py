@@ -381,9 +381,40 @@ def test_a_bad_address_shows_the_default(browser, pages, bad):
     assert "The address asks for" in element(browser, "#error").text
 
 
-def test_six_questions(browser, pages):
-    """Each prediction has an answer, and the page moves to what the answer says."""
-    visit(browser, pages["committed"])
+def test_two_sides_never_show_the_same_variant(browser, pages):
+    """A variant that is chosen again for the other side left it beside itself: grpo and grpo."""
+    visit(browser, pages["committed"] + "#a=grpo&b=grpo")
+    sides = "return [state.a, state.b, $('a').value, $('b').value]"
+    assert browser.execute_script(sides) == ["grpo", "nthr"] * 2
+    element(browser, "#matrix [data-variant='nthr']").click()
+    assert browser.execute_script(sides) == ["nthr", "grpo"] * 2
+    element(browser, "#matrix button[data-variant='grpo']").click()
+    assert browser.execute_script(sides) == ["grpo", "nthr"] * 2
+    Select(element(browser, "#b")).select_by_visible_text("grpo")
+    assert browser.execute_script(sides) == ["nthr", "grpo"] * 2
+    Select(element(browser, "#w")).select_by_visible_text("grpo")
+    assert browser.execute_script("return [state.u, state.w]") == ["pos_only", "grpo"]
+
+
+def test_what_a_screen_says_about_groups_without_differences(browser, pages):
+    """It said that a variant still pushes, and not in which direction."""
+    visit(browser, pages["committed"] + "#rewards=00000000")
+    says = element(browser, "#sentence").text
+    assert "negative and ngrpo push every token down" in says
+    for rewards in ("00000000", "11111111"):
+        visit(browser, pages["committed"] + f"#rewards={rewards}")
+        says = element(browser, "#sentence").text
+        pushing = "return names().filter((n) => ADVANTAGES[n](firstGroup()).flat().some((a) => a))"
+        for name in browser.execute_script(pushing):
+            assert name in says
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_six_questions(browser, pages, size):
+    """Each prediction has an answer, the answer is on the screen with what it is about, and the
+    reader's own settings are back at the end."""
+    show(browser, size)
+    visit(browser, pages["committed"] + "#rewards=11100000&a=half")
     element(browser, "#tour [data-key='next']").click()
     for n in range(1, 7):
         assert f"Question {n} of 6" in element(browser, "#tour").text
@@ -392,6 +423,9 @@ def test_six_questions(browser, pages):
         assert verdict.startswith(("Right. ", "Not quite. ")), verdict
         right = browser.execute_script("return TOUR[state.tour - 1].right")
         element(browser, f"#tour [data-key='choice{right}']").click()
+        about = ["#group tr:nth-child(2)", "#policies .bars", "#clip-says"][max(n - 4, 0)]
+        for selector in ("#tour", about):
+            assert browser.execute_script(VISIBLE, selector), (n, selector)
         assert element(browser, "#tour .verdict").text.startswith("Right. ")
         if n == 1:
             assert "+1.73" in element(browser, "#sentence").text
@@ -405,6 +439,9 @@ def test_six_questions(browser, pages):
         if n == 6:
             assert "pushed down" in element(browser, "#clip-says").text
         element(browser, "#tour [data-key='next']").click()
+    assert len(texts(browser, "#tour li")) == 4
+    assert browser.execute_script("return [state.rewards, state.a]") == ["11100000", "half"]
+    element(browser, "#tour [data-key='leave']").click()
     assert "Six questions" in element(browser, "#tour").text
 
 
