@@ -25,7 +25,7 @@ def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.Argumen
     parser.add_argument("--seeds", nargs="+", type=int, default=[*seeds], help="of base and run")
     parser.add_argument("--jobs", type=int, default=2, help="side by side, one thread each")
     parser.add_argument("--out", default="runs/studies", help="folder of the runs")
-    parser.add_argument("--only-tables", action="store_true", help="from rows that are there")
+    parser.add_argument("--only-tables", action="store_true", help="measure nothing, make tables")
     return parser
 
 

@@ -97,8 +97,8 @@ def draw(rows: list[dict], results: list[Effect]) -> None:
             for ax, kind in zip(line, ("variants", "controls")):
                 ax.axhline(0, color="black", linewidth=0.8)
                 ax.axvline(1, color="black", linewidth=0.8)
-                ax.set(title=f"{task}: {kind}", xscale="log", xlim=(0.12, 3), ylim=(BOTTOM, 10.5))
-                ax.set_xticks([0.25, 0.5, 1, 2], ["1/4", "1/2", 1, 2])
+                ax.set(title=f"{task}: {kind}", xscale="log", xlim=(0.12, 5), ylim=(BOTTOM, 10.5))
+                ax.set_xticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", 1, 2, 4])
                 ax.set_yticks([-10, -5, 0, 5, 10])
                 ax.minorticks_off()
                 shown = [pair for pair in pairs if (pair[1].variant in COMPARED) == (ax is line[0])]

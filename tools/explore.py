@@ -27,15 +27,8 @@ import torch
 from tqdm import tqdm
 
 import train
-from advantages import (
-    VARIANTS,
-    Critic,
-    answer_likelihood,
-    answered,
-    as_sampled,
-    nthr_scores,
-    token_bias,
-)
+from advantages import VARIANTS, Critic, answer_likelihood, answered
+from advantages import as_sampled, nthr_scores, token_bias
 from grpo import Rollout, sample_rollout
 from model import GPT
 from tasks import ADD, MARKER, TASKS, Problem, make_problems
@@ -59,8 +52,7 @@ def exact(values: torch.Tensor) -> list[float]:
 
 
 def packed(values: torch.Tensor, dtype: str) -> str:
-    """Numbers one after the other as base64, little-endian: "<f4", or "<i2" after rounding."""
-    values = values if dtype == "<f4" else values.round()
+    """Numbers one after the other as base64, little-endian: "<f4" or "<i2"."""
     return base64.b64encode(values.numpy().astype(dtype).tobytes()).decode()
 
 
@@ -121,8 +113,8 @@ def groups(rollout: Rollout) -> list[dict]:
         for name, bit in bits.items():
             group[name] = ["".join(str(int(x)) for x in row[m]) for row, m in zip(bit, mask)]
         group["unit"] = unit
-        group["s"] = packed(s[i][mask] / unit, "<i2")
-        group["pi"] = packed(rollout.logprobs[i][mask].exp() * 32767, "<i2")
+        group["s"] = packed((s[i][mask] / unit).round(), "<i2")
+        group["pi"] = packed((rollout.logprobs[i][mask].exp() * 32767).round(), "<i2")
         kept.append(group)
     return kept
 
@@ -164,7 +156,7 @@ def first_group(model: GPT, args: argparse.Namespace) -> dict:
 
 def follow(name: str, variant: str, steps: int, model: GPT) -> dict:
     """One run from this base model: at some steps the metrics, and a group for each level."""
-    args = settings("--task", name, "--variant", variant, "--steps", str(steps))
+    args = train.parse_arguments(["--task", name, "--variant", variant, "--steps", str(steps)])
     task = TASKS[name]
     held = make_problems(task, held=True)
     rng = torch.Generator().manual_seed(0)
@@ -181,17 +173,14 @@ def follow(name: str, variant: str, steps: int, model: GPT) -> dict:
     return {"kept": kept}
 
 
-def settings(*argv: str) -> argparse.Namespace:
-    return train.parse_arguments(["--device", "cpu", *argv])
-
-
 def record(tasks: list[str], steps: int) -> dict:
     """Everything that the page shows but the variants' names and docstrings."""
-    bases = {task: train.base_model(settings("--task", task)) for task in {"add", *tasks}}
+    args = {task: train.parse_arguments(["--task", task]) for task in {"add", *tasks}}
+    bases = {task: train.base_model(args[task]) for task in args}
     runs = {}
     for task, variant in product(tasks, FOLLOWED):
         runs[f"{task}-{variant}"] = follow(task, variant, steps, deepcopy(bases[task]))
-    return {"lab": first_group(bases["add"], settings()), "runs": runs}
+    return {"lab": first_group(bases["add"], args["add"]), "runs": runs}
 
 
 def page(recorded: dict) -> str:
@@ -211,7 +200,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m tools.explore", None, __doc__.splitlines()[0])
     add = parser.add_argument
     add("--steps", type=train.number(int, 0), default=400, help="training steps of a run (400)")
-    add("--tasks", nargs="+", choices=TASKS, default=["add", "mul"], help="recorded (add mul)")
+    add("--tasks", nargs="+", choices=TASKS, default=["add", "mul"], help="of the runs (add mul)")
     add("--out", type=Path, default=PAGE, help="the file to write (tools/explore.html)")
     add("--keep", action="store_true", help="renew only the template and the docstrings")
     options = parser.parse_args(argv)
