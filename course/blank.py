@@ -4,40 +4,37 @@ The body of a function becomes `raise NotImplementedError`; its signature and do
 part that begins with loops the docstring also goes, because it shows the formula. `FORMULAS.rloo`
 means the entry "rloo" of the table FORMULAS, which is removed. The program prints the commands that
 check what you write. With --all it blanks the whole assignment, course/README.md, except the extra
-part. Run it in a copy of the project.
+part. With --all --without 8 it leaves part 8 written. Run it in a copy of the project.
 """
 
 import ast
 import re
 from argparse import SUPPRESS, ArgumentParser
+from collections import namedtuple
 from pathlib import Path
 from subprocess import getoutput
 from symtable import symtable
-from typing import NamedTuple
 
 
-class Part(NamedTuple):
-    title: str  # with its number
-    points: int  # 0: an extra part
-    files: dict[str, list[str]]  # file -> functions to write there
-    command: str  # checks them
+# A part of the page. files: file -> functions to write there. points: 0 for an extra part
+Part = namedtuple("Part", "title points files command mistakes")
+PART = r"(?s)(.+?) \((\d+) p.+?Write\S+ (.+?)\n\n.+?(python -m pytest.+?)\n.+?mistakes\S+ (.+?)\n\n"
+WITHOUT = {"action": "append", "default": [], "metavar": "PART", "choices": [*"123456789", "10"]}
 
 
 def read(path: Path | str) -> str:
     return Path(path).read_text(encoding="utf-8")
 
 
-def assignment() -> list[Part]:
-    """The parts, from the headings, the sentences "Write ..." and the commands of the page."""
+def assignment(without: list[str] = []) -> list[Part]:
+    """The parts of the page, except those with these numbers."""
     parts = []
     for text in read("course/README.md").split("\n### ")[1:]:
-        title, points = re.match(r"(.+?) \((\d+) points", text).groups()
-        write = re.search(r"\n\*\*Write\*\* (.+?)\n\n", text, re.DOTALL)[1]
+        title, points, write, command, mistakes = re.match(PART, text).groups()
         found = re.findall(r"(.+?)\s+in\s+`(\w+\.py)`", write, re.DOTALL)
         files = {file: re.findall("`(.+?)`", names) for names, file in found}
-        command = re.search("python -m pytest .+", text)[0]
-        parts.append(Part(title, int(points), files, command))
-    return parts
+        parts.append(Part(title, int(points), files, command, " ".join(mistakes.split())))
+    return [part for part in parts if part.title.split(".")[0] not in without]
 
 
 def bound(statement: ast.stmt) -> list[str]:
@@ -49,6 +46,9 @@ def bound(statement: ast.stmt) -> list[str]:
 def locate(tree: ast.Module, name: str) -> tuple[list, int]:
     """The list that holds a function, a method or an entry of a table, and its place there."""
     outer, _, last = name.rpartition(".")
+    entries = [x for x in tree.body if ast.unparse(x).startswith(f"{outer}['{last}'] = ")]
+    if entries:  # FORMULAS["rloo"] = ... below the table
+        return [x.value for x in entries], len(entries) - 1
     holder = next((x for x in tree.body if outer in bound(x)), tree)
     if isinstance(holder, ast.Assign) and isinstance(holder.value, ast.Dict):
         held = holder.value.values
@@ -81,9 +81,10 @@ def main() -> None:
     parser = ArgumentParser("course.blank", SUPPRESS, __doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="a function of the assignment")
     parser.add_argument("--all", action="store_true", help="all its functions, no extra part")
+    parser.add_argument("--without", help="with --all, leave this part written", **WITHOUT)
     parser.add_argument("--force", action="store_true", help="even if changes are lost")
     options = parser.parse_args()
-    files = [(part, file) for part in assignment() for file in part.files]
+    files = [(part, file) for part in assignment(options.without) for file in part.files]
     where = {name: (part, file) for part, file in files for name in part.files[file]}
     names = [x for x in where if x in options.names or options.all and where[x][0].points]
     if not names or set(options.names) - set(where):
@@ -94,7 +95,7 @@ def main() -> None:
         parser.error(f"commit this first, or give --force and lose it: {' '.join(state.split())}")
     for name in names:
         part, file = where[name]
-        page = f"What to write here is said in course/README.md: {part.title}."
+        page = f"What to write is described in course/README.md: {part.title}."
         source = blanked(read(file), name, page if "test_grpo.py" in part.files else "")
         Path(file).write_text(source, encoding="utf-8")
     print(*dict.fromkeys(where[name][0].command for name in names), sep="\n")

@@ -55,7 +55,7 @@ def test_a_slip_is_in_the_checks_of_its_own_part_only(student, monkeypatch):
     assert slips == [("2", "standardised"), ("2", "standardise")]
 
 
-def test_helpers_and_imports_of_a_student_come_along(student):
+def test_helpers_and_imports_of_a_student_are_taken(student):
     """A good solution that has a function of its own, or an import, gets nothing."""
     mine = student / "advantages.py"
     more = "import math as m\n\nboom = 1 / 0\nEPS = m.pow(10, -6)\n\n\n"
@@ -75,6 +75,16 @@ def test_helpers_and_imports_of_a_student_come_along(student):
     source = grade.combined("test_grpo.py", read(mine), ["FORMULAS.rloo"])
     assert "others(x)" in code(source, "FORMULAS.rloo") and "def others(x)" in source
     assert "def others" not in grade.combined("test_grpo.py", read(mine), ["FORMULAS.ngrpo"])
+
+
+def test_a_formula_may_stand_below_its_table(student):
+    """FORMULAS["rloo"] = ... passes the student's command and gets no points."""
+    mine = student / "test_grpo.py"
+    source = blanked(read(mine), "FORMULAS.rloo")
+    later = "\n\ndef mine(x, i, t):\n    return 7\n\n\nFORMULAS['rloo'] = mine\n"
+    mine.write_text(source + later, encoding="utf-8")
+    source = grade.combined("test_grpo.py", read(mine), ["FORMULAS.rloo"])
+    assert code(source, "FORMULAS.rloo") == "mine" and "return 7" in code(source, "mine")
 
 
 @pytest.mark.parametrize(
@@ -101,6 +111,32 @@ def test_what_cannot_be_graded_is_one_line(student, old, new, said):
     assert said in f"{where}: {why}" and "\n" not in why
 
 
+def test_a_class_with_strays(student, tmp_path, monkeypatch, capsys):
+    """A list of names stops the class; one folder too deep gives 0; a bracket gives ten lines."""
+    edit(student / "advantages.py", "G = rollout.rewards.size(1)\n    return", "G = (\n    return")
+    deep = tmp_path / "class" / "anna" / "files"
+    deep.mkdir(parents=True)
+    for file in student.glob("*.py"):
+        file.rename(deep / file.name)
+    roster = tmp_path / "class" / "roster.csv"
+    roster.touch()
+    (tmp_path / "class" / "two" / "sets").mkdir(parents=True)
+    shutil.copy(deep / "tasks.py", tmp_path / "class" / "two" / "sets")
+    shutil.copytree(tmp_path / "class" / "two" / "sets", tmp_path / "class" / "two" / "others")
+    monkeypatch.setattr(grade, "check", lambda sources, command, limit: {})
+    monkeypatch.setattr(sys, "argv", ["grade.py", *map(str, (tmp_path / "class").iterdir())])
+    grade.main()
+    lines = sorted(capsys.readouterr().out.splitlines())
+    assert [line.split()[0] for line in lines] == [
+        "advantages.py",
+        "anna",
+        "points",
+        "roster.csv",
+        "two",
+    ]
+    assert lines[1].split()[1] == "53" and "skipped" in lines[3] and "skipped" in lines[4]
+
+
 def test_a_mistake_is_named_and_a_loop_ends(student, capsys):
     """A dump of tensors in place of what is wrong; a student who stops all others."""
     part = assignment()[0]
@@ -114,8 +150,8 @@ def test_a_mistake_is_named_and_a_loop_ends(student, capsys):
 
 
 def test_the_command_line(tmp_path):
-    """A traceback where a folder is missing; --help that starts to grade."""
-    for arguments, status, said in (("--help", 0, "FOLDER"), ("nowhere", 2, "not a folder")):
+    """A traceback where a part does not exist; --help that starts to grade."""
+    for arguments, status, said in (("--help", 0, "FOLDER"), ("--without=11", 2, "invalid choice")):
         command = [sys.executable, GRADE, arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == status
