@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import test_links
 
 from course.blank import assignment, locate, read
 
@@ -79,6 +80,7 @@ def test_all_is_the_whole_assignment_without_its_extra_part(copy):
     assert sum(part.points for part in parts) == 70
     status, commands, _ = blank(copy, "--all")
     assert status == 0 and commands == [part.command for part in parts if part.points]
+    assert len(assignment(["8", "10"])) == len(parts) - 2
     for part in parts:
         for file, names in part.files.items():
             for name in names:
@@ -90,19 +92,40 @@ def test_all_is_the_whole_assignment_without_its_extra_part(copy):
                     assert body.endswith("raise NotImplementedError") == (part.points > 0)
 
 
-def test_a_handout_has_no_solution(tmp_path):
-    """The instructor's folder, the history, or a line of a solution is handed out."""
-    made = tmp_path / "handout"
+def hand_out(*arguments) -> subprocess.CompletedProcess:
     script = ROOT / "course" / "instructor" / "hand_out"
-    subprocess.check_call(["sh", script, made], cwd=ROOT, stdout=subprocess.DEVNULL)
+    return subprocess.run(["sh", script, *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_a_handout_has_no_solution(tmp_path):
+    """The instructor's folder, the history, or a line of a solution is handed out; a dead link."""
+    made = tmp_path / "handout"
+    assert hand_out(made).returncode == 0
     assert not (made / "course" / "instructor").exists()
     assert not [*(made / "tools").glob("explore*")]
+    for page in [*made.rglob("*.md"), *made.rglob("*.ipynb")]:
+        test_links.test_every_link_leads_to_a_file_and_a_heading(page)
     commits = subprocess.check_output(["git", "rev-list", "--all"], cwd=made, text=True)
     assert len(commits.split()) == 1
     extra = [x for part in assignment() if not part.points for x in sum(part.files.values(), [])]
-    sources = [read(path) for path in made.rglob("*.py")]
+    sources = [read(path) for form in ("*.py", "*.md") for path in made.rglob(form)]
     page = read(ROOT / "course" / "instructor" / "wrong_solutions.md")
     for entry in page.split("\n### ")[1:]:
         lines = re.findall("^-(.*\n)", entry.split("```diff")[1], re.M)
         shown = any("".join(lines) in source for source in sources)
         assert lines and shown == (entry.split("`")[1] in extra), entry
+
+
+def test_a_handout_is_complete_or_not_there(tmp_path):
+    """A typo leaves a folder with every solution; a part that a class leaves out has no way."""
+    made = tmp_path / "handout"
+    done = hand_out(made, "generat")
+    assert done.returncode == 2 and "allowed are" in done.stderr and not made.exists()
+    assert hand_out(made, "--without", "8", "--without", "10").returncode == 0
+    for part in assignment():
+        name = sum(part.files.values(), [])[-1]
+        body = ast.unparse(node(made, [*part.files][-1], name))
+        given = part.title[:2] in ("8.", "10") or not part.points
+        assert body.endswith("raise NotImplementedError") != given, part.title
+    done = hand_out(made)
+    assert done.returncode == 2 and "exists" in done.stderr
