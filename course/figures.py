@@ -59,7 +59,8 @@ def noise(games, truth):
     """games: name -> first number of many estimates (N,), and pi of some runs (steps, 3)."""
     grid = panels(3, 2, height=2.7, sharex="row", sharey="row")
     for (name, (estimates, paths)), (top, bottom) in zip(games.items(), grid.T):
-        top.hist(estimates, bins=25, range=(-0.5, 1.0), color=UP)
+        values, counts = estimates.round(decimals=4).unique(return_counts=True)
+        top.bar(values, counts, width=0.05, color=UP)
         top.axvline(truth, color="black", linewidth=2)
         top.set(title=f"{name}\nspread {estimates.std():.2f}", xlabel="first number of g")
         top.set(yticks=[], xticks=[0, 0.5])
@@ -80,17 +81,17 @@ def responses(shares, names):
 
 
 def clip():
-    """min(ratio A, clip(ratio) A) against the ratio, for A = 1 and for A = -1."""
-    ratios = torch.linspace(0.4, 1.6, 200)
-    for ax, sign, colour in zip(panels(2), (1, -1), (UP, DOWN)):
-        free = ratios * sign
-        clipped = ratios.clamp(0.8, 1.2) * sign
-        ax.plot(ratios, free, "--", color=NEUTRAL, linewidth=2)
-        ax.plot(ratios, torch.minimum(free, clipped), color=colour, linewidth=4)
-        name_lines(ax, ["ratio A", "min"], 0.1)
-        ax.axvline(1, color="black", linewidth=0.8)
-        ax.set(title=f"A = {sign:+}", xlabel="ratio of a token", ylabel="what should grow")
-        ax.set_xticks([0.4, 0.8, 1, 1.2, 1.6])
+    """ratio A, clip(ratio) A and the smaller one against the ratio, for A = 1 and for A = -1."""
+    x = torch.linspace(0.4, 1.6, 200)
+    for ax, sign, colour in zip(panels(2, height=4.2), (1, -1), (UP, DOWN)):
+        terms = torch.stack([x, x.clamp(0.8, 1.2)]) * sign
+        ax.axvspan(0.8, 1.2, color="grey", alpha=0.2, linewidth=0)
+        ax.plot(x, terms.amin(0), color=colour, linewidth=7, alpha=0.6, label="minimum")
+        ax.plot(x, terms[0], "--", color="black", linewidth=2, label="ratio A")
+        ax.plot(x, terms[1], color="black", linewidth=2, label="clip(ratio) A")
+        ax.set(title=f"A = {sign:+}", xlabel="ratio of a token", ylabel="objective")
+        ax.set_xticks([0.4, 0.8, 1.2, 1.6])
+        ax.legend(frameon=False, fontsize=12)
 
 
 def ratios(runs, names):
@@ -107,49 +108,49 @@ def ratios(runs, names):
 
 # ---- The second lecture
 def counts(counts):
-    """counts: name -> how many characters are pushed up, and how many are pushed down."""
-    ax = panels(height=2.4)
-    for row, (up, down) in enumerate(counts.values()):
-        ax.barh(row, up, color=UP)
-        ax.barh(row, -down, color=DOWN)
-        ax.text(up, row, f" {up:,} up", va="center")
-        ax.text(-down, row, f"{down:,} down ", va="center", ha="right")
-    ax.axvline(0, color="black", linewidth=1)
-    ax.set_yticks(range(len(counts)), counts)
-    ax.set(xticks=[], xlabel="number of characters")
-    ax.invert_yaxis()
-    ax.margins(x=0.25)
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    """counts: name -> how many characters are pushed up, how many down, and the sum of pushes."""
+    left, right = panels(2, height=2.6, sharey=True)
+    for row, (up, down, total) in enumerate(counts.values()):
+        for ax, length in ((left, up), (left, -down), (right, total)):
+            bar = ax.barh(row, length, color=UP if length > 0 else DOWN)
+            ax.bar_label(bar, [f"{abs(length):,}" if ax is left else f"{length:+.0f}"], padding=4)
+    for ax, label in ((left, "characters pushed down and up"), (right, "all pushes added up")):
+        ax.axvline(0, color="black", linewidth=1)
+        ax.set(xlabel=label, xticks=[], yticks=range(len(counts)), yticklabels=[*counts])
+        ax.margins(x=0.35)
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+    left.invert_yaxis()
 
 
 def baselines(k):
-    """Noise against the baseline in a group that is half correct.
+    """Mean squared length of g against the baseline, if one of eight responses is correct.
 
     k: squared length of the gradient of an incorrect response, over that of a correct one.
     """
     ax = panels()
-    b = torch.linspace(0, 0.6, 121)
-    for length, colour in ((1.0, NEUTRAL), (k, "black")):
-        noise = (1 - b) ** 2 + length * b**2
-        ax.plot(b, noise, color=colour, linewidth=2.5)
-    ax.set(xlabel="baseline b", ylabel="noise", ylim=(0.4, 1.3))
+    b = torch.linspace(-0.03, 0.2, 121)
+    for ratio, colour in ((1.0, NEUTRAL), (k, "black")):
+        length, grpo = (((1 - x) ** 2 + 7 * ratio * x**2) for x in (b, 1 / 8))
+        ax.plot(b, length / grpo, color=colour, linewidth=2.5)
     name_lines(ax, ["k = 1", f"k = {k:.1f}"], 0.1)
-    for name, baseline in {"half": 1 / 3, "grpo": 1 / 2}.items():
-        height = (1 - baseline) ** 2 + k * baseline**2
-        ax.plot(baseline, height, "o", color=UP, markersize=10)
-        ax.annotate(name, (baseline, height), (0, 12), textcoords="offset points", ha="center")
+    for name, x in {"reinforce": 0, "half": 1 / 15, "grpo": 1 / 8}.items():
+        height = ((1 - x) ** 2 + 7 * k * x**2) / grpo
+        ax.plot(x, height, "o", color=UP, markersize=10)
+        ax.text(x, height - 0.05, f"{name} {height:.2f}", ha="center", va="top")
+    ax.set(xlabel="baseline b", ylabel="mean squared length\nrelative to grpo", ylim=(0.8, 1.4))
 
 
 def estimates(rules, truth):
     """rules: name -> estimates (N, 2) and their mean (2,): pushes on a reasoning and an answer."""
     axes = panels(len(rules), sharex=True, sharey=True)
     for ax, (name, (estimates, mean)) in zip(axes, rules.items()):
-        ax.scatter(*estimates.T, s=14, color=UP, alpha=0.4, linewidth=0)
-        ax.scatter(*mean, s=170, facecolor="white", edgecolor="black", linewidth=2, zorder=2)
-        ax.scatter(*truth, s=90, marker="x", color="black", linewidth=2, zorder=3)
-        ax.set(title=name, xlabel="push on reasoning a", xticks=[-0.1, 0, 0.1, 0.2])
-    axes[0].set_ylabel("push on answer a after a")
+        ax.scatter(*estimates.T, s=14, color=UP, alpha=0.4, linewidth=0, label="eight responses")
+        ax.plot(*mean, "o", markersize=13, color="white", markeredgecolor="black", label="mean")
+        ax.scatter(*truth, s=90, marker="x", color="black", linewidth=2, zorder=3, label="grad J")
+        ax.set(title=name, xlabel="push on reasoning 1", xticks=[-0.1, 0, 0.1, 0.2])
+    axes[0].set_ylabel("push on the true answer\nafter reasoning 1")
+    axes[0].legend(frameon=False, fontsize=12, loc="lower left")
 
 
 def histograms(rules, length):
@@ -158,11 +159,12 @@ def histograms(rules, length):
     for (name, estimates), axes in zip(rules.items(), grid.T):
         for ax, part, truth in zip(axes, estimates.T, (length, 0.0)):
             ax.hist(part, bins=40, range=(-0.6, 1.0), color=UP)
-            ax.axvline(truth, color="black", linewidth=2)
-            ax.axvline(part.mean(), color=GREEN, linewidth=4, linestyle=":")
+            ax.axvline(truth, color="black", linewidth=2, label="grad J")
+            ax.axvline(part.mean(), color=GREEN, linewidth=4, linestyle=":", label="mean")
             ax.set(yticks=[], xticks=[-0.5, 0, 0.5])
         axes[0].set(title=name, xlabel="along grad J")
         axes[1].set(xlabel="across")
+    grid[0, 0].legend(frameon=False, fontsize=12, loc="upper right")
     for ax in grid[:, 0]:
         ax.set_ylabel("how often")
 
