@@ -17,19 +17,21 @@ from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, ArgumentParser
 from argparse import ArgumentTypeError, Namespace
 from contextlib import suppress
 from copy import deepcopy
+from inspect import getdoc
 from io import BytesIO, StringIO
 from itertools import count, zip_longest
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from advantages import LOSS, VARIANTS
+from advantages import LOSS, VARIANTS, standardise
 from grpo import Rollout, descend, encode, judge, response_logprobs, sample_rollout, update
 from model import GPT
-from tasks import EOS, PAD_ID, TASKS, TOKENIZER, Problem, Task, make_problems
+from tasks import EOS, MARKER, PAD_ID, TASKS, TOKENIZER, Problem, Task, make_problems
 
 # The warm-up ends at this share of correct samples, which is low, so that most is learned from
 # rewards. It shows a problem this many times as often as a problem of the level below.
@@ -88,13 +90,12 @@ def new_model(args: Namespace, outputs: int | None = None) -> GPT:
 
 def base_model(args: Namespace, say=lambda line: None) -> GPT:
     """The base model of these settings. It is made on one thread: their number changes rounding."""
-    share = WARM_UP[args.task][0]
-    say(f"The supervised warm-up ends when {share:.0%} of sampled answers are correct.")
+    say(f"\nThe warm-up imitates solutions until {WARM_UP[args.task][0]:.0%} of answers are right.")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model = new_model(args)
     steps = warm_up(model, TASKS[args.task], args.base_seed, *WARM_UP[args.task])
-    say(f"It ended after {steps} optimiser steps. The result is the base model.")
+    say(f"It took {steps} supervised steps. Now come {args.steps} training steps with rewards.")
     torch.set_num_threads(threads)
     return model.to(args.device)
 
@@ -208,7 +209,7 @@ def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) ->
         base = accuracy(model, task, samples=4)
         append_row(file, {"step": 0} | base)
         example = make_problems(task, held=True)[EXAMPLE]
-        show_start(args, example)
+        say(f"\n{HEAD} response to {example.prompt}\n{'':45}{example.solution} solution")
         show_row({"step": 0} | base, task, example)
         seconds = []
         bar = progress(train(args, model, variants), f"{args.variant} {BAR}", args.steps)
@@ -228,21 +229,20 @@ def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) ->
     summary["seconds"] = time.perf_counter() - started
     summary["seconds_per_step"] = float(np.median(seconds or [0]))
     write_whole(folder / "summary.json", json.dumps(summary, indent=2).encode())
-    show_end(base, final)
+    show_end(summary)
     if seconds:
         show_group(trained, args.variant)
         show_mistakes(trained)
-    question = example.prompt.replace(" ", "")
     say(f"\nThe files are in {folder}; tools/README.md explains them.")
-    say("Ask the model:    python -m tools." + shlex.join(["ask", str(folder), question]))
+    say("Ask the model:    python -m tools." + shlex.join(["ask", str(folder), example.prompt]))
     say("Draw its curves:  python -m tools." + shlex.join(["curves", str(folder)]))
 
 
 # ---- A run shows text on standard output, and bars on standard error
 BAR = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 EXAMPLE = -4  # the held-out problem that is shown; default base models get it wrong
-SHOWN = {"step": "", "reward": ".2f", "all_fail": ".0%", "sampled": ".1%", "greedy": ".1%"}
-SHOWN["entropy"] = ".2f"
+HEAD = "step reward all-fail sampled greedy entropy "
+SHOWN = dict(zip(HEAD.replace("-", "_").split(), ("", ".2f", ".0%", ".1%", ".1%", ".2f")))
 
 
 def progress(steps, layout: str, total: int | None = None) -> tqdm:
@@ -274,61 +274,58 @@ def marked(problem: Problem, text: str, reward: float) -> tuple[str, str]:
     return text, ""
 
 
-def show_start(args: Namespace, example: Problem) -> None:
-    """Explains the lines that show_row prints."""
-    head = " ".join(SHOWN).replace("_", "-")
-    say(f"\n{args.variant} makes {args.steps} training steps. Accuracy is for held-out problems.")
-    say("The right side shows the greedy response to one, [ ] around its first mistake.")
-    say(f"\n{head}  response to {example.prompt}")
-    say(f"{'':{len(head)}}  {example.solution} solution")
+def show_start(args: Namespace, task: Task, doc: str) -> None:
+    """Says what is learned, and how: the first two paragraphs of doc, the variant's docstring."""
+    work = str(getdoc(task.work)).replace("`level`", f"{task.levels[0]} to {task.levels[-1]}")
+    say(f"Task {args.task}: " + work.replace(": ", ".\n") + f" The answer follows after {MARKER}.")
+    say(f"The answer is rewarded, the steps are not.\n\nVariant {args.variant} (in advantages.py):")
+    parts = doc.split("\n\n")[:2]
+    say("\n".join(x if x[:1] == " " else fill(x.rstrip(".:") + ".", 80) for x in parts))
+    say(f"\nA training step has {args.group_size} responses to each of {args.prompts} problems.")
+    say("Accuracy, sampled or greedy, is measured on problems that training never sees.")
+    say("On the right is the greedy response to one, with [ ] around its first mistake.")
 
 
 def show_row(row: dict, task: Task, example: Problem) -> None:
     """One line: the metrics of a training step, and the response to the same example every time."""
     cells = [f"{format(row[x], form) if x in row else '':>{len(x)}}" for x, form in SHOWN.items()]
-    text = row["greedy_response"]
-    verdict = " correct" * int(task.reward(example, text))
-    say(f"{' '.join(cells)}  {marked(example, text, 0)[0]}{verdict}")
+    text, mistake = marked(example, row["greedy_response"], 0)
+    rewarded = " rewarded" * int(task.reward(example, row["greedy_response"]))
+    say(f"{' '.join(cells)}  {text}{rewarded if mistake else ' correct'}")
 
 
-def show_end(base: dict, final: dict) -> None:
-    """Accuracy before and after training."""
-    say("\nThis is the accuracy on held-out problems in %, in all and by digits or terms.")
-    say("The last column is the share of correct responses whose steps are all correct.")
-    say(f"\n{'all':>21}{''.join(f'{n:7}' for n in base['greedy_by_level'])}  steps")
-    for name in ("sampled", "greedy"):
-        for when, x in (("before", base), ("after", final)):
-            shares = [x[name], *x[f"{name}_by_level"].values(), x[f"{name}_reasoning_correct"]]
-            say(f"{name:8}{when:6}" + "".join(f"{100 * share:7.1f}" for share in shares))
+def show_end(summary: dict) -> None:
+    """The result in one sentence, and accuracy before and after training."""
+    change = "\nSampled accuracy went from {base_sampled:.1%} to {final_sampled:.1%} in {steps} "
+    say((change + "training steps ({seconds:.0f} s).").format(**summary))
+    say("The table (in %) has four samples of each problem, the last row above only one.")
+    say("The last column says how many of the correct responses also have correct steps.")
+    say(f"\nlevel{'mean':>16}{''.join(f'{n:7}' for n in summary['base_greedy_by_level'])}  steps")
+    for x in ("base_sampled", "final_sampled", "base_greedy", "final_greedy"):
+        y = [summary[x], *summary[f"{x}_by_level"].values(), summary[f"{x}_reasoning_correct"]]
+        say(f"{x.replace('_', ' '):14}" + "".join(f"{100 * share:7.1f}" for share in y))
 
 
 def show_group(trained: Rollout, variant: str) -> None:
-    """The most mixed group. Of equals, the one whose responses have tokens that differ most.
-
-    Of these, the one with the fewest correct responses, whose size decides the scale of the marks.
-    """
-    size = trained.A.abs() * trained.mask
-    differ = ((size.amax(-1, keepdim=True) - size) * trained.mask).sum((1, 2))  # (P,)
-    mean = trained.rewards.mean(1)
-    *_, p = min(zip((mean - 0.5).abs().tolist(), (-differ).tolist(), mean.tolist(), count()))
-    problem = trained.problems[p]
-    prompt = problem.prompt.replace(" ", "")
-    say(f"\nThis is how {variant} pushed responses to {prompt} ({EOS} is their end).")
-    say("Below each token, + is up, - is down, ' and . are at most half, blank is zero.")
-    group = (trained.texts[p], trained.tokens[p], trained.mask[p], trained.A[p], trained.rewards[p])
-    for text, tokens, mask, A, reward in [*zip(*group)][:8]:
+    """The most mixed group. Of equals, the one whose advantages differ most from grpo's."""
+    grpo = standardise(trained.rewards)  # (P, G)
+    differ = ((trained.A - grpo[..., None]).abs() * trained.mask).sum((1, 2)).tolist()  # (P,)
+    *_, p, problem = max(zip(trained.rewards.var(1).tolist(), differ, count(), trained.problems))
+    say(f"\nHow {variant} pushed responses to {problem.prompt.replace(' ', '')} ({EOS} ends each):")
+    say("As hard as grpo or harder: + up, - down. Less: ' up, . down. No push: blank.")
+    group = (trained.texts, trained.tokens, trained.mask, trained.A, trained.rewards, grpo)
+    for text, tokens, mask, A, reward, plain in [*zip(*(x[p] for x in group))][:8]:
         remark = marked(problem, text, reward)[1]
         say(f"  reward {reward:.0f}  {TOKENIZER.decode(tokens[mask].tolist())}  {remark}")
-        parts = A[mask].cpu() / (size[p].max().item() or 1)  # of the largest push in the group
-        levels = torch.bucketize(parts, torch.tensor([-0.51, -1e-6, 1e-6, 0.51])).tolist()
-        marks = "".join(paint("-. '+"[n], n - 2) for n in levels)
-        low, high = (f"{x + 0.0:+.2f}" for x in A[mask].aminmax())
-        say(f"{'':12}{marks}  advantage {low if low == high else f'{low} to {high}'}")
+        push = A.sign() * (1 + (A.abs() >= 0.999 * plain.abs()))  # 2: as hard as grpo or harder
+        marks = "".join(paint("-. '+"[int(n) + 2], n) for n in push[mask])
+        low, high, plain = (f"{x:+z.2f}".replace("+0.00", "0") for x in (*A[mask].aminmax(), plain))
+        say(f"{'':12}{marks}  advantage {low if low == high else f'{low} to {high}'}, grpo {plain}")
 
 
 def show_mistakes(trained: Rollout) -> None:
     """Responses of the last training step with a mistake, at most one of each prompt."""
-    say("\nThese are mistakes of the last training step, each with another prompt:")
+    say("\nMistakes of the last training step, one per problem:")
     groups = zip(trained.problems, trained.texts, trained.rewards.tolist())
     found = {p: (y, r) for p, *group in groups for y, r in zip(*group) if y != p.solution}
     for problem, response in [*found.items()][:4]:
@@ -406,11 +403,14 @@ def main(argv: list[str]) -> None:
     try:
         args = parse_arguments(argv)
         torch.set_num_threads(args.threads)
+        show_start(args, TASKS[args.task], getdoc(VARIANTS[args.variant]) or "No docstring")
         run(args)
     except (OSError, FloatingPointError) as error:
         sys.exit(f"train.py: error: {error}")
     except KeyboardInterrupt:
-        print("train.py: stopped by Ctrl-C; metrics.csv keeps the training steps", file=sys.stderr)
+        done = max(Path(args.out, args.name, "metrics.csv").read_text().count("\n") - 2, 0)
+        left = "metrics.csv ends there, and no model is saved"
+        print(f"train.py: stopped by Ctrl-C after training step {done}; {left}", file=sys.stderr)
         sys.exit(130)
 
 

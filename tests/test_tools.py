@@ -87,8 +87,8 @@ def test_an_answer(folder, capsys, monkeypatch):
     monkeypatch.setattr(ask, "sample_rollout", sample)
     capsys.readouterr()
     ask.main([str(folder), "347", "+", "285"])
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert "347+  285=" in head and "12,13,06# 632" in head
+    head, solution, *lines = capsys.readouterr().out.splitlines()
+    assert head == "347+  285=" and solution == "  solution  12,13,06# 632"
     assert [line.split("  ")[1].split()[0] for line in lines] == 4 * ["sampled"] + ["greedy"]
     assert "reward 1" in lines[0] and "[" not in lines[0]
     assert "12,[14],06# 632" in lines[1] and "reward 1" in lines[1] and "[13]" in lines[1]

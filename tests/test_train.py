@@ -9,7 +9,7 @@ from argparse import Namespace
 from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
 from dataclasses import replace
-from inspect import signature
+from inspect import getdoc, signature
 from io import FileIO, StringIO
 from itertools import islice
 from pathlib import Path
@@ -31,7 +31,10 @@ WARM_UP = dict(train.WARM_UP)
 SMALL = "--layers 1 --width 16 --steps 2 --prompts 8 --group-size 4 --out out".split()
 
 
-CTRL_C = (130, ["train.py: stopped by Ctrl-C; metrics.csv keeps the training steps"])
+def ctrl_c(step: int) -> tuple[int, list[str]]:
+    """What a run gives that Ctrl-C stops after this training step."""
+    left = "metrics.csv ends there, and no model is saved"
+    return 130, [f"train.py: stopped by Ctrl-C after training step {step}; {left}"]
 
 
 @pytest.fixture(autouse=True)
@@ -459,7 +462,7 @@ def test_the_same_command_again_replaces_the_run(monkeypatch):
     weights = (left / "model.pt").read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(train, "base_model", Mock(side_effect=KeyboardInterrupt))
-        assert run() == CTRL_C
+        assert run() == ctrl_c(0)
     assert not (left / "summary.json").exists()
     assert (left / "metrics.csv").read_text().splitlines() == before[:1]
     assert (left / "model.pt").read_bytes() == weights  # those of the earlier run
@@ -483,9 +486,9 @@ def test_metrics_of_a_rollout():
 NOT_FINITE = "train.py: error: training step %d: the loss, the gradient or a weight is not finite; "
 NOT_FINITE += "is --lr too high?"
 STOPS = [  # a function; what its calls do, DEFAULT is the usual; what run() gives; rows that stay
-    (train, "warm_up", [KeyboardInterrupt], CTRL_C, 0),
-    (train, "update", [DEFAULT, KeyboardInterrupt], CTRL_C, 2),
-    (train, "evaluate", [DEFAULT] * 5 + [KeyboardInterrupt], CTRL_C, 3),
+    (train, "warm_up", [KeyboardInterrupt], ctrl_c(0), 0),
+    (train, "update", [DEFAULT, KeyboardInterrupt], ctrl_c(1), 2),
+    (train, "evaluate", [DEFAULT] * 5 + [KeyboardInterrupt], ctrl_c(2), 3),
     (train, "update", [{"loss": 1.0, "grad_norm": math.inf}], (NOT_FINITE % 1, []), 1),
     (train, "update", [DEFAULT, {"loss": math.nan, "grad_norm": 1.0}], (NOT_FINITE % 2, []), 2),
     (torch, "save", [OSError("disk full")], ("train.py: error: disk full", []), 3),
@@ -566,7 +569,9 @@ def test_what_a_run_shows(capsys):
     lengths = {line: len(line) for line in lines if "out/" not in line}
     assert max(lengths.values()) <= 100
     assert all(length <= 80 for line, length in lengths.items() if line.endswith((".", ":")))
-    assert "0%" in lines[0] and "20 optimiser steps" in lines[1]  # of the warm-up
+    assert lines[0].startswith("Task add: ") and "2 to 5 digits" in lines[0]
+    warm_up = lines.index("It took 20 supervised steps. Now come 27 training steps with rewards.")
+    assert "until 0% of answers are right" in lines[warm_up - 1]
     [left] = Path("out").iterdir()
     rows = [*csv.DictReader((left / "metrics.csv").read_text().splitlines())]
     rows = [row for row in rows if row["greedy"]]
@@ -594,9 +599,12 @@ def test_what_a_run_shows(capsys):
     end = lines[first + 5 :]
     assert len(end) <= 40
     summary = json.loads((left / "summary.json").read_text())
+    result = [100 * summary[name] for name in ("base_sampled", "final_sampled")]
+    result = "{:.1f}% to {:.1f}% in 27 training steps".format(*result)
+    assert end[0] == "" and f"Sampled accuracy went from {result}" in end[1]
     for kind in ("sampled", "greedy"):
-        for when, word in (("base", "before"), ("final", "after")):
-            [line] = [line for line in end if line.startswith(f"{kind:8}{word}")]
+        for when in ("base", "final"):
+            [line] = [line for line in end if line.startswith(f"{when} {kind} ")]
             assert [float(x) for x in line.split()[2:]] == pytest.approx(
                 [100 * x for x in written(summary, f"{when}_{kind}")], abs=0.051
             )
@@ -608,7 +616,44 @@ def test_a_run_without_steps_shows_its_base_model(capsys):
     """A traceback, or a group of a step that never was."""
     assert run("--steps 0") == (0, [])
     text = capsys.readouterr().out
-    assert "sampled after" in text and "Below each token" not in text
+    assert (
+        "final sampled" in text and "in 0 training steps" in text and "grpo or harder" not in text
+    )
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_run_says_what_it_will_do(variant, task, capsys):
+    """Another variant's idea, an unfinished sentence, `level` in place of a number, a long line."""
+    train.show_start(parsed(f"--variant {variant}"), TASKS[task], getdoc(VARIANTS[variant]))
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    first, second = getdoc(VARIANTS[variant]).split("\n\n")[:2]
+    words = " ".join(text.split())
+    assert first in words and " ".join(second.split())[:-1] in words
+    assert f"Variant {variant} " in text and "4 responses to each of 8 problems" in text
+    levels = TASKS[task].levels
+    assert f" {levels[0]} to {levels[-1]} " in lines[0] and lines[0].endswith(".")
+    assert " is worked as " in lines[1]
+    assert max(map(len, lines)) <= 100 and "`level`" not in text
+    assert max(len(line) for line in lines if line.endswith((".", ":"))) <= 80
+    assert text.count(":\n") == 1  # behind the variant's name
+
+
+def test_a_variant_without_a_docstring(monkeypatch, capsys):
+    """A traceback where a student's first variant should run."""
+    monkeypatch.setitem(VARIANTS, "grpo", lambda rollout: replace(rollout, A=1.0 * rollout.mask))
+    assert run("--steps 1") == (0, [])
+    assert "No docstring." in capsys.readouterr().out
+
+
+def test_only_a_response_without_a_mistake_is_called_correct(capsys):
+    """The word "correct" behind a marked mistake, because the answer is."""
+    nines = problem(ADD, [99, 33], 2)
+    for response in ("12,13#132", "12,14#132", "12,13#13"):  # of odd length, odd, even
+        train.show_row({"step": 0, "greedy_response": response}, ADD, nines)
+    ends = [line.split()[1:] for line in capsys.readouterr().out.splitlines()]
+    assert ends == [["12,13#132", "correct"], ["12,[14]#132", "rewarded"], ["12,13#[13]"]]
 
 
 MISTAKES = {  # a response to 99+33=, whose solution is 12,13#132: what is marked, and the remark
@@ -639,7 +684,7 @@ def groups() -> Rollout:
     tokens = rows.view(3, 4, -1)
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
     A = (2 * rewards - 1)[..., None] * torch.ones(tokens.shape)
-    A[0, 1, 0] = 0.0  # this group is not the most mixed one
+    A[0, 1, 0] = 100.0  # this group differs most from grpo, but is not the most mixed one
     A[2, 1] = 0.5
     A[2, 2] = torch.tensor([-1.0, 0.0, -0.0, -0.1, -0.5, -0.6, -1.0, -1.0, -1.0, -1.0])
     A[2, 3] = 0.0
@@ -649,7 +694,10 @@ def groups() -> Rollout:
 
 
 def test_the_group_that_is_shown(capsys):
-    """A group that hides what the variant did; a mark without size; another response's reward."""
+    """A group that hides what the variant did; another response's reward; a token that is spared.
+
+    A mark that compares with another token and not with grpo.
+    """
     train.show_group(groups(), "nthr")
     text = capsys.readouterr().out
     assert "99+33=" in text and "nthr" in text
@@ -669,17 +717,67 @@ def test_the_group_that_is_shown(capsys):
     ]
     place = lines[0].index("12,13")  # the marks stand below the tokens
     marks, sizes = zip(*(line[place:].split("  advantage ") for line in lines[1::2]))
-    assert marks == ("++++++++++", "''''''''''", "-  ..---", "  ")
-    assert sizes == ("+1.00", "+0.50", "-1.00 to +0.00", "+0.00")
+    assert marks == ("++++++++++", "''''''''''", "-  ...--", "  ")
+    assert sizes == (
+        "+1.00, grpo +1.00",
+        "+0.50, grpo +1.00",
+        "-1.00 to 0, grpo -1.00",
+        "0, grpo -1.00",
+    )
 
 
-def test_of_equally_mixed_groups_the_one_with_fewer_correct_responses_is_shown(capsys):
-    """`half` in a group of 5 correct and 3 incorrect: its pushes down look as hard as those up."""
+def shown(x: Rollout, variant: str, capsys) -> list[list[str]]:
+    """The marks below each response of the group that is shown, and the text behind them."""
+    capsys.readouterr()
+    train.show_group(x, variant)
+    lines = capsys.readouterr().out.splitlines()
+    return [line[12:].rsplit("  advantage ", 1) for line in lines[4::2]]
+
+
+def by_loops(rewards: list, masks: list, advantages: list) -> list:
+    """The marks of one group and, of each response, its least, its largest and grpo's advantage."""
+    sigma = math.sqrt(mean((r - mean(rewards)) ** 2 for r in rewards))
+    found = []
+    for r, mask, A in zip(rewards, masks, advantages):
+        grpo = (r - mean(rewards)) / (sigma + 1e-6)
+        pushes = [a for a, there in zip(A, mask) if there]
+        marks = ""
+        for a in pushes:
+            hard = abs(a) > 0.999 * abs(grpo)
+            marks += " " if a == 0 else (".-" if a < 0 else "'+")[hard]
+        found.append((marks, [min(pushes), max(pushes), grpo]))
+    return found
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_marks_and_numbers_of_every_variant_compare_with_grpo(variant, capsys):
+    """A mark of the wrong direction or size, of padding, or of a token that was not trained."""
+    trained = next(loop(f"--variant {variant} --group-size 8"))[1]
+    lines = shown(trained, variant, capsys)
+    marks = [marks for marks, _ in lines]
+    groups = zip(trained.rewards.tolist(), trained.mask.tolist(), trained.A.tolist())
+    groups = [by_loops(*group) for group in groups]
+    [expected, *_] = [group for group in groups if [marks for marks, _ in group] == marks]
+    for (_, text), (_, sizes) in zip(lines, expected, strict=True):
+        here, grpo = text.split(", grpo ")
+        numbers = [float(x) for x in here.split(" to ")]
+        assert [numbers[0], numbers[-1], float(grpo)] == pytest.approx(sizes, abs=0.0051)
+
+
+def test_marks_of_half_of_nthr_and_of_grpo(capsys):
+    """A full minus under `half`; a spared token that looks pushed; grpo weaker than itself."""
     x = groups()
-    x.rewards = torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
-    x.A = torch.ones(x.tokens.shape) * x.mask
-    train.show_group(x, "half")
-    assert "98+33=" in capsys.readouterr().out
+    assert {marks[0] for marks, _ in shown(VARIANTS["grpo"](x), "grpo", capsys)} == {"+", "-"}
+    half = shown(VARIANTS["half"](x), "half", capsys)
+    assert [{*marks} for marks, _ in half] == [{"+"}, {"+"}, {"."}, {"."}]
+    assert half[2][1] == "-0.50, grpo -1.00"
+    x.A = VARIANTS["grpo"](x).A
+    for eta, mark, size in ((0.0, " ", "-1.00 to 0"), (0.25, ".", "-1.00 to -0.25")):
+        x.A[1, 2, 1] = -eta
+        assert shown(x, "nthr", capsys)[2] == [f"-{mark}------", f"{size}, grpo -1.00"]
+    x.rewards[:] = 0.0
+    x.A = VARIANTS["negative"](x).A
+    assert shown(x, "negative", capsys)[3] == ["--", "-1.00, grpo 0"]
 
 
 def test_mistakes_are_of_different_prompts(capsys):

@@ -17,7 +17,7 @@ import train
 from grpo import sample_rollout
 from tasks import TASKS, Problem, Task
 
-RULES = {  # task: what a problem of it is
+RULES = {  # task: what its problems are
     "add": "two numbers with equally many digits, 2 to 5, as in 347+285",
     "mul": "a number of 2 to 5 digits times one digit from 2 to 9, as in '347*8'",
     "sum": "3 to 8 terms of one digit, as in 7+8+5",
@@ -70,15 +70,15 @@ def main(argv: list[str]) -> None:
     text = " ".join(options.problem)
     problem = asked(task, text)
     if problem is None:
-        rule = RULES.get(args.task, f"like {task.longest.prompt}")
-        parser.error(f"{text[:40]!r} is no problem of {args.task}, which has {rule}")
-    print(f"{problem.prompt.strip()} has the solution {problem.solution}")
+        rule = RULES.get(args.task, f"one like {task.longest.prompt}")
+        parser.error(f"{text[:40]!r} is not a problem of {args.task}; give {rule}")
+    print(f"{problem.prompt.strip()}\n  solution  {problem.solution}")
     width = len(problem.solution) + 2
     for kind, samples, temperature in (("sampled", 4, 1.0), ("greedy", 1, 0.0)):
         rollout = sample_rollout(model, task, [problem], samples, temperature)
         for text, reward in zip(rollout.texts[0], rollout.rewards[0]):
             text, remark = train.marked(problem, text, reward)
-            print(f"  {kind:8}{text:{width}} reward {reward:.0f}  {remark}".rstrip())
+            print(f"  {kind:10}{text:{width}}  reward {reward:.0f}  {remark}".rstrip())
 
 
 if __name__ == "__main__":
