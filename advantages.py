@@ -2,9 +2,9 @@
 
 Read grpo.py first: it derives the loss. The advantage A_{i,t} of token t of response i says in
 which direction the update pushes this token, and how hard. If A_{i,t} is the reward r_i, then the
-expected gradient is the gradient of the expected reward J. It stays the same if we subtract a
-baseline, because a baseline does not depend on response i. Other changes can change the expected
-gradient. This error is called a bias: training then climbs something other than J.
+expected gradient points along the gradient of the expected reward J. It stays the same if we
+subtract a baseline, because a baseline does not depend on response i. Other changes can change the
+expected gradient. We call this error a bias: training then maximises something other than J.
 
 For example, let one of eight responses to a prompt be correct. The rewards r_i have the mean
 mu = 0.125 and the standard deviation sigma = 0.331. Under `grpo` each token of the correct response
@@ -96,7 +96,7 @@ def rloo(rollout: Rollout) -> Rollout:
 
     The baseline of response i is the mean reward of the other responses to the prompt. Unlike the
     mean mu of `grpo`, it does not depend on y_i, so it is a true baseline. We take only this
-    baseline from the paper; the loss is that of GRPO.
+    baseline from the paper; the loss is that of GRPO. A group of one response gets 0.
     """
     G = rollout.rewards.size(1)
     return on_tokens(rollout, G / max(G - 1, 1) * centre(rollout.rewards))
@@ -110,7 +110,7 @@ def maxrl(rollout: Rollout) -> Rollout:
     Prompts that are rarely solved count most: with one correct response of eight, the advantages
     are +7 and -1, and with four they are +1 and -1, as under grpo. Dividing by mu changes the
     objective. Let p be the probability of a correct response, and pass@k = 1 - (1-p)^k that of at
-    least one among k. The expected gradient is exactly the gradient of
+    least one among k. If the loss divides by a constant, the expected gradient is exactly that of
 
         sum_{k = 1}^{G - 1} pass@k / k
 
@@ -287,10 +287,10 @@ def verifree(rollout: Rollout) -> Rollout:
         A_{i,t} = (L_i - mean of the other L_j) / (sd + eps)    on z#, with the baseline of rloo
         A_{i,t} = L_i / (sd + eps)                              on the true answer and its end
 
-    The true answer is not sampled, so its grad ln pi does not have the mean 0, and it gets no
-    baseline. L_i is taken at the sampling temperature, and it is 0 if response i has no marker.
-    Rewards play no part, so all-fail and all-pass groups are trained as well. mu is the group's
-    mean of L, and sd = sqrt(mu (1 - mu)) is what sigma would be for rewards of 0 and 1 with the
+    The true answer is not sampled, so the mean of its grad ln pi is not 0: a baseline would change
+    the expected gradient, and there is none. L_i is taken at the sampling temperature, and it is 0
+    if response i has no marker. A group of one has no others: 0 on z#. Rewards are not used, so
+    all-fail and all-pass groups are trained as well. mu is the group's mean of L, and sd = sqrt(mu (1 - mu)) is what sigma would be for rewards of 0 and 1 with the
     mean mu. (The paper does not divide.) A group gets 0 if all its L are 0, or if mu > 0.999,
     because sd is then near 0 or NaN. Our J ignores that responses have a limited length. In the
     paper VeriFree is at least as accurate as training with a verifier.

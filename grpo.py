@@ -8,10 +8,11 @@ answers a program can check. One training step goes like this:
 3. Give each response a reward: 1 if it is correct, else 0.
 4. Give each response an advantage: its reward minus the mean reward of its group, divided by the
    group's standard deviation. If one of eight is correct, it gets +2.65, and the others get -0.38.
-5. Let the policy, with its current weights, read a quarter of the groups again.
+5. Read a quarter of the groups with the current weights: one forward pass gives the log-probability
+   of every token.
 6. Compute a loss that pushes each token in proportion to the advantage of its response. A push up
-   raises the token's log-probability, and a push down lowers it. Once a push has changed a token's
-   probability by 20 %, the clip ends that push.
+   raises the token's log-probability, and a push down lowers it. A clip in the loss ends the push
+   on a token once its probability has changed by 20 % since it was sampled.
 7. Make one optimiser step. Then repeat 5 to 7 for the other quarters.
 
 These numbers stand beside the code: 1 to 4 in the loop of train.py, and 5 to 7 in update.
@@ -40,12 +41,13 @@ on y, we call it a baseline, and the expected gradient stays the same, because
     E[ b grad ln pi_theta ] = b sum_y grad pi_theta(y | x) = b grad 1 = 0
 
 A number that does depend on y can change the expected gradient. We call this error a bias: training
-then climbs something other than J, and more samples do not correct this.
+then maximises something other than J, however many samples it has.
 
 The group. The mean reward of the other responses to the prompt is a baseline. GRPO subtracts the
 mean mu of the whole group, which contains r_i. This only changes the scale, because r_i - mu is
 (G-1)/G (r_i - mean of the others). GRPO also divides by sigma, the standard deviation of the group.
-This changes the objective: prompts with a small sigma count more. The result is the advantage A.
+This changes the objective: prompts with a small sigma count more than they do in J. The result is
+the advantage A, which takes the place of r(y) from here on. It is held fixed during an update.
 
 The ratio. After the first optimiser step the policy has moved, but the responses are still samples
 of pi_old, the policy that wrote them. Importance sampling turns an expectation over samples of
@@ -55,29 +57,31 @@ pi_theta into one over samples of pi_old:
                  = E_old[ ratio * A ],   ratio = pi_theta / pi_old
     grad ( ratio * A ) = ratio * A grad ln pi_theta
 
-At the first optimiser step the ratio is 1, and this is the gradient from above. The ratio of a
-response is the product of the ratios of its tokens. But GRPO gives each token only its own ratio
-and drops the ratio of its prefix, which is a good approximation while pi_theta is close to pi_old.
+At the first optimiser step the ratio is 1, and this is the gradient from above. The exact ratio is
+that of the whole response, the product of the ratios of its tokens. GRPO instead gives each token
+only its own ratio. This approximation is good while pi_theta is close to pi_old.
 
 The clip. Nothing in ratio * A keeps pi_theta close to pi_old, so GRPO takes the clip of PPO. (This
 is proximal policy optimization, where a second network predicts the reward as the baseline.) The
 gradient of a token is 0 once its ratio has gone far enough in the direction of the push: above
-1 + clip_high if A > 0, below 1 - clip_low if A < 0. Beyond the other end it keeps its gradient.
+1 + clip_high if A > 0, below 1 - clip_low if A < 0. A token that has moved the wrong way keeps its
+gradient, so it can return.
 
 We depart from the original, arXiv 2402.03300, in six ways:
 - The loss is a mean over all response tokens of a rollout, as in DAPO (arXiv 2503.14476), so every
   token counts the same. The original averages over each response first (`aggregate="response"`).
 - There is no KL term unless `kl` > 0, as in DAPO and Dr. GRPO. A KL term penalises distance from
-  the base model, because a learned reward model can only be trusted near it. Our reward is exact.
+  the base model, which helps if the reward is a learned model that can only be trusted near it. Our
+  reward is exact, so it needs no such term.
 - The clip range may differ below and above, because the variant `ngrpo` needs this.
 - A rollout gives four optimiser steps, each on a mini-batch of groups. The original makes one step,
   but then the ratio is always 1, and the clip never acts.
 - A group whose advantages are all 0 is not read, because it has no gradient. If no other group is
   left, we make no optimiser step: Adam's momentum would move the weights even then.
-- A gradient longer than `max_grad_norm`, 0.01, is scaled down to it. Nearly all are longer, so all
-  gradients have one length, and variants are compared by their direction. Adam does not ensure
-  this: it divides by a running size of the gradients, so one that is longer than the recent ones
-  makes a longer move. In your own training use `--max-grad-norm 1`, the usual limit.
+- A gradient longer than `max_grad_norm`, 0.01, is scaled down to it. Nearly all are longer, so
+  nearly all get one length, and variants are compared by their direction. Adam does not ensure
+  this: it divides by the size of recent gradients, so a gradient that is longer than these makes a
+  longer move. In your own training use `--max-grad-norm 1`, the usual limit.
 """
 
 from dataclasses import dataclass, field
@@ -230,9 +234,9 @@ def update(
     """One pass over the rollout, with one optimiser step for each mini-batch of whole groups.
 
     rollout: with A, as a variant returns it. Only groups that have a gradient are read. They are
-    split in order into `minibatches` parts, or into fewer if there are fewer groups. clip: clip_low
-    and clip_high of policy_loss. The token weights are those of the whole rollout, so for a fixed
-    model the losses of the mini-batches add up to the loss of the rollout.
+    split in order and as evenly as possible (tensor_split) into `minibatches` parts, and empty
+    parts are skipped. clip: clip_low and clip_high of policy_loss. The token weights are those of
+    the whole rollout, so for a fixed model the losses of the mini-batches add up to its loss.
 
     kl > 0 adds kl * k3 on sampled tokens, with the same token weights (arXiv 2402.03300, Eq. 3 and
     4). Then all groups are read. The mean value of k3 is KL(pi_theta || pi_reference). Given the
@@ -252,7 +256,7 @@ def update(
     clip_fraction and approx_kl use the token weights, scaled to add up to 1 over the groups that
     were read. As in the KL term, tokens that were not sampled (rollout.given) have weight 0.
     """
-    A = rollout.A
+    A = rollout.A.masked_fill(~rollout.mask, 0.0)
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)
     sampled = weights if rollout.given is None else weights.masked_fill(rollout.given, 0.0)
     groups = ((A != 0).any(2).any(1) | (kl > 0)).nonzero()[:, 0]
@@ -264,7 +268,8 @@ def update(
         loss = policy_loss(logprobs, old, A[part], weights[part], **clip)  # 6 loss
         if kl > 0:
             to_reference = k3(rollout.reference_logprobs[part] - logprobs)
-            loss = loss + kl * (sampled[part] * to_reference).sum()
+            penalty = (sampled[part] * to_reference).masked_fill(~rollout.mask[part], 0.0)
+            loss = loss + kl * penalty.sum()
         grad_norm = descend(optimizer, loss, max_grad_norm)  # 7 step
         w = sampled[part] / sampled[groups].sum()
         ratio, clipped = ratios(logprobs, old, **clip)

@@ -515,7 +515,8 @@ def test_update_equals_its_steps_by_hand(options):
         expected["clip_fraction"] += w[stopped].sum().item()
         expected["approx_kl"] += (w * (d.exp() - d - 1)).sum().item()
         expected["grad_norm"] += norm / len(parts)
-    x.logprobs[~x.mask] = math.nan
+    for padded in (x.logprobs, x.reference_logprobs, x.A):
+        padded[~x.mask] = math.nan
     metrics = update(model, torch.optim.SGD(model.parameters(), 0.01), x, **options)
     assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
     close([*model.parameters()], [*by_hand.parameters()], 1e-7)
