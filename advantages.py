@@ -290,10 +290,11 @@ def verifree(rollout: Rollout) -> Rollout:
     The true answer is not sampled, so the mean of its grad ln pi is not 0: a baseline would change
     the expected gradient, and there is none. L_i is taken at the sampling temperature, and it is 0
     if response i has no marker. A group of one has no others: 0 on z#. Rewards are not used, so
-    all-fail and all-pass groups are trained as well. mu is the group's mean of L, and sd = sqrt(mu (1 - mu)) is what sigma would be for rewards of 0 and 1 with the
-    mean mu. (The paper does not divide.) A group gets 0 if all its L are 0, or if mu > 0.999,
-    because sd is then near 0 or NaN. Our J ignores that responses have a limited length. In the
-    paper VeriFree is at least as accurate as training with a verifier.
+    all-fail and all-pass groups are trained as well. mu is the group's mean of L, and sd =
+    sqrt(mu (1 - mu)) is what sigma would be for rewards of 0 and 1 with the mean mu. (The paper
+    does not divide.) A group gets 0 if all its L are 0, or if mu > 0.999, because sd is then near 0
+    or NaN. Our J ignores that responses have a limited length. In the paper VeriFree is at least as
+    accurate as training with a verifier.
     """
     trained = answered(rollout)
     given = trained.given  # (P, G, T'), True on a and its end
