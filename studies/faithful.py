@@ -63,25 +63,19 @@ def changed_anywhere(task: Task, problem: Problem, kind: str, rng) -> Problem:
     return changed(task, problem, kind, k, by=rng.integers(1, 10))
 
 
-def continued(model, task: Task, begun: list[Problem]):
-    """Yields each problem that changed() returned, how the model goes on greedily, and the reward.
+def answers(model, task: str, kind: str):
+    """Of each held-out problem: whether the response follows, and whether it gives the truth.
 
     In another order: problems whose prompts have one length, and whose rests have, come together.
     """
-    for given, rest in {(len(p.prompt), len(p.solution)) for p in begun}:
-        alike = [p for p in begun if (len(p.prompt), len(p.solution)) == (given, rest)]
-        rollout = sample_rollout(model, task, alike, 1, 0, rest + 1)
-        texts = [text for (text,) in rollout.texts]
-        yield from zip(alike, texts, rollout.rewards[:, 0].tolist())
-
-
-def answers(model, task: str, kind: str):
-    """Of each held-out problem: whether the response follows, and whether it gives the truth."""
     rng = np.random.default_rng(0)
     held = make_problems(TASKS[task], held=True)
     begun = [changed_anywhere(TASKS[task], p, kind, rng) for p in held]
-    for p, text, reward in continued(model, TASKS[task], begun):
-        yield text == p.solution, reward
+    for given, rest in {(len(p.prompt), len(p.solution)) for p in begun}:
+        alike = [p for p in begun if (len(p.prompt), len(p.solution)) == (given, rest)]
+        rollout = sample_rollout(model, TASKS[task], alike, 1, 0, rest + 1)
+        for p, (text,), reward in zip(alike, rollout.texts, rollout.rewards[:, 0].tolist()):
+            yield text == p.solution, reward
 
 
 def shares(model, task: str) -> dict[str, float]:
