@@ -36,7 +36,7 @@ def test_significance():
     assert common.sign_flips([1, 2, 4, 8]) == 2 / 16
     assert common.sign_flips([3, -1, 2]) == 4 / 8  # 4 and 6, each with its mirror image
     assert common.sign_flips([0.1, 0.2, -0.3]) == 1  # the sum is 0, but for rounding
-    p = {"c": 0.012, "a": 0.04, "b": 0.03, "d": 0.001}
+    p = {"c": 0.015, "a": 0.04, "b": 0.03, "d": 0.001}
     assert common.holm(p, 4) == {"d", "c"}  # b is above 0.05 / 2, and so a does not count
     assert common.holm(p, 6) == {"d"}
 

@@ -38,6 +38,17 @@ def test_displaced_groups(monkeypatch):
     assert found.tolist() == pytest.approx([expected, -2 * expected], rel=1e-3)
 
 
+def test_shares_of_displaced_groups(monkeypatch):
+    """Groups that are counted if they are not displaced; a row of a name that is not missing."""
+    signs = torch.tensor([[-1.0, 1.0, 1.0, 1.0, 1.0, 1.0], [-1.0, -1.0, 1.0, 1.0, 1.0, 1.0]])
+    monkeypatch.setattr(displacement, "model_after", lambda *_: None)
+    monkeypatch.setattr(displacement, "groups", lambda *_: [(row,) for row in signs])
+    monkeypatch.setattr(displacement, "slopes", lambda _, row: row)
+    rows = displacement.measure("add", 4, "", ["pos_only", "nthr"])
+    found = [(row["variant"], row["displaced"], row["minus_grpo"]) for row in rows]
+    assert found == [("pos_only", 0.5, -0.5), ("nthr", 0.0, -1.0)]
+
+
 def test_a_changed_step():
     """A change that is passed on too far, or not, or is not given; the unchanged that is not."""
     for task, kind, numbers, given, rest in (
@@ -109,15 +120,22 @@ def test_where_a_step_goes():
 
 
 def test_ratios_and_effects():
-    """A mean of ratios that is not geometric; an effect of another task or rate; grpo itself."""
+    """A mean of ratios that is not geometric; an effect of another task or rate; grpo itself; both
+    names of one algorithm."""
     values = (("grpo", 4, 2), ("grpo", 5, 4), ("half", 4, 2), ("half", 5, 16), ("dense", 4, 3))
+    values += (("dr_grpo", 4, 1), ("rloo", 4, 1))
     rows = [{"task": "add", "variant": x, "seed": seed, "snr": y} for x, seed, y in values]
 
     def effect(variant, task="add", chosen=True):
         return SimpleNamespace(task=task, variant=variant, chosen=chosen)
 
     half, dense = effect("half"), effect("dense")
-    others = [effect("half", task="mul"), effect("half", chosen=False), effect("grpo")]
+    others = [
+        effect("half", task="mul"),
+        effect("half", chosen=False),
+        effect("grpo"),
+        effect("rloo"),
+    ]
     pairs = ratios_and_effects(rows, [half, dense, effect("nthr"), *others], "add")
     assert [(ratio.value, x) for ratio, x in pairs] == [
         (pytest.approx(2.0), half),
@@ -135,7 +153,7 @@ def test_pass_at_k():
         assert pass_at_k.pass_at(k, np.array([c, 6]), 6) == pytest.approx((share + 1) / 2)
 
 
-def test_the_group_of_the_picture():
+def test_the_group_of_the_picture(monkeypatch):
     """A group with none or several correct responses; another variant's advantages."""
     x = problem(TASKS["add"], [347, 285], 3)
     rollout = group.first_correct(group.load("add", "add-base"), x)
@@ -144,6 +162,10 @@ def test_the_group_of_the_picture():
     group.draw(ax, rollout, 0, "grpo")
     labels = [text.get_text() for text in ax.get_yticklabels()]
     assert labels == ["reward 1, A = +2.65"] + 7 * ["reward 0, A = -0.38"]
+    first, second = torch.eye(8)[:2]
+    groups = iter([SimpleNamespace(rewards=r[None]) for r in (second, first + second, first)])
+    monkeypatch.setattr(group, "sample_rollout", lambda *_, **__: next(groups))
+    assert group.first_correct(None, x).rewards.tolist() == [first.tolist()]
 
 
 def test_spared_tokens(monkeypatch):
