@@ -392,6 +392,9 @@ def test_two_sides_never_show_the_same_variant(browser, pages):
     assert browser.execute_script(sides) == ["grpo", "nthr"] * 2
     Select(element(browser, "#b")).select_by_visible_text("grpo")
     assert browser.execute_script(sides) == ["nthr", "grpo"] * 2
+    visit(browser, pages["committed"] + "#a=half&b=maxrl")
+    element(browser, "#matrix button[data-variant='maxrl']").click()
+    assert browser.execute_script(sides) == ["maxrl", "half"] * 2
     Select(element(browser, "#w")).select_by_visible_text("grpo")
     assert browser.execute_script("return [state.u, state.w]") == ["pos_only", "grpo"]
 
@@ -469,6 +472,11 @@ VISIBLE = """
 
 def test_phone(browser, pages):
     """Nothing is wider than the screen, and the answer to a tap is on it."""
+    for size in (PHONE, (1000, 900), DESKTOP):
+        show(browser, size)
+        visit(browser, pages["committed"] + "#all=1&a=verifree&b=nthr")
+        width = browser.execute_script("return document.documentElement.scrollWidth")
+        assert width <= size[0], size
     show(browser, PHONE)
     visit(browser, pages["committed"])
     widths = browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
