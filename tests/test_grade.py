@@ -56,7 +56,7 @@ def test_a_slip_is_in_the_checks_of_its_own_part_only(student, monkeypatch):
 
 
 def test_helpers_and_imports_of_a_student_are_taken(student):
-    """A good solution that has a function of its own, or an import, gets nothing."""
+    """A good solution with a new function or a new import gets nothing."""
     mine = student / "advantages.py"
     more = "import math as m\n\nboom = 1 / 0\nEPS = m.pow(10, -6)\n\n\n"
     more += "def spread(r: Tensor, eps=EPS):\n    return r.std(1) + eps\n\n\n"

@@ -5,7 +5,7 @@ files, and the student's own functions and imports that they need. Everything el
 code, so a mistake costs only its own part. If a test fails, the program prints the docstring of the
 test, which names the mistake, and then the usual mistakes of the part.
 
-A check runs in a copy of the project, in a process of its own, for --limit seconds at most. This
+A check runs in a copy of the project, in a separate process, for --limit seconds at most. This
 protects your files from accidents. It does not protect your machine from intent, because the code
 of a student can do whatever you can do there. A container is better.
 
@@ -48,7 +48,7 @@ class Failures(dict):
 
 
 def run(folder: str, command: str, limit: int) -> None:
-    """In a process of its own: runs a part's command, and writes what fails."""
+    """In a separate process: runs a part's command, and writes what fails."""
     os.chdir(folder)
     if os.name == "posix":  # Windows does not limit the processor time
         import resource
