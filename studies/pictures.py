@@ -103,7 +103,7 @@ def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
     """
     found = {(x.task, x.variant): x for x in results if x.task in tasks}
     means = {}
-    for name in {name for _, name in found}:
+    for name in dict.fromkeys(name for _, name in found):
         means[name] = np.mean([x.average.value for x in found.values() if x.variant == name])
     names = sorted(means, key=means.get)  # from the bottom
     size = {"figsize": (WIDTH, 1.1 + 0.27 * len(names)), "sharey": True, "squeeze": False}
