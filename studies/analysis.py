@@ -65,7 +65,12 @@ def reached(steps: list[int], curve: np.ndarray, level: float) -> float:
 
     Between two evaluations the curve is a straight line.
     """
-    return np.interp(level, np.maximum.accumulate(curve), steps, right=np.inf)
+    curve = np.maximum.accumulate(curve)
+    if curve[-1] < level:
+        return np.inf
+    k = int(np.argmax(curve >= level))  # the first evaluation that has it
+    around = slice(max(k - 1, 0), k + 1)
+    return np.interp(level, curve[around], steps[around])
 
 
 def speed(steps, ours: np.ndarray, theirs: np.ndarray, share: float) -> Interval:

@@ -111,6 +111,7 @@ def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
         for ax, task in zip(axes[0], tasks):
             ax.axvline(0, color="black", linewidth=1)
             ax.set(title=EXAMPLES[task], xlim=(-LIMIT, LIMIT), xlabel="points above grpo")
+            ax.set_xticks([-10, -5, 0, 5, 10])
             ax.text(1.03, len(names) - 0.4, "time", transform=ax.get_yaxis_transform())
             ax.grid(axis="y", color="0.9", linewidth=0.6)
             ax.set_axisbelow(True)

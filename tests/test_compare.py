@@ -62,10 +62,12 @@ def test_rates():
 
 
 def test_speed():
-    """A curve that falls again; a level that is never reached; gains counted from 0."""
+    """A curve that falls again; a level never reached, or reached later again; gains from 0."""
     steps = np.array([0, 25, 50, 75])
     assert analysis.reached(steps, np.array([0, 0.4, 0.2, 0.8]), 0.6) == pytest.approx(62.5)
     assert analysis.reached(steps, np.array([0, 0.4, 0.2, 0.4]), 0.5) == np.inf
+    assert analysis.reached(steps, np.array([0, 0.4, 0.2, 0.4]), 0.4) == 25
+    assert analysis.reached(steps, np.array([0.4, 0.2, 0.4, 0.4]), 0.4) == 0
     theirs = np.array([[0.1, 0.2, 0.4, 0.5], [0.1, 0.2, 0.2, 0.5]])
     ours = np.array([[0.1, 0.6, 0.6, 0.2], [0.1, 0.4, 0.4, 0.4]])
     half = 12.5 / 50, 12.5 / 50, (50 / 3) / (50 + 25 / 3)  # both base models, both, the second
