@@ -101,20 +101,23 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
     read on after a response's `eos`, but tokens are still drawn for it. They are padding.
     """
     token, cache = read_prompts(model, prompts, G)
-    going = torch.arange(len(token), device=token.device)  # rows that have not ended
+    ended = torch.zeros_like(token, dtype=torch.bool)  # (B, 1)
+    going = torch.arange(len(token), device=token.device)  # the rows that are still read
     h = model.norm.weight.new_zeros(len(token), model.norm.weight.numel())  # (B, D)
     sampled = []
     for _ in range(T):
         newest, cache = model(token[going], cache)  # (rows, 1, D)
-        h = h.index_copy(0, going, newest[:, 0])  # a row that has ended keeps its last one
+        h = h.index_copy(0, going, newest[:, 0])  # a row that is not read keeps its last one
         p = (model.unembed(h) / (temperature or 1.0)).softmax(-1)  # (B, V)
         token = torch.multinomial(p, 1, generator=rng) if temperature else p.argmax(1, keepdim=True)
         sampled.append((token[:, 0], p, h))
-        goes_on = token[going, 0] != eos
-        if not goes_on.any():
+        ended |= token == eos
+        if ended.all():
             break
-        going = going[goes_on]
-        cache = [kv[goes_on] for kv in cache]
+        goes_on = ~ended[going, 0]
+        if goes_on.sum() >= 4:  # products of fewer rows are rounded in another way
+            going = going[goes_on]
+            cache = [kv[goes_on] for kv in cache]
     tokens, probs, hidden = (torch.stack(x, dim=1) for x in zip(*sampled))  # (B, T, ...) each
     return tuple(x.unflatten(0, (-1, G)) for x in (tokens, probs, hidden))  # (P, G, T, ...)
 
