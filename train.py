@@ -95,7 +95,7 @@ def base_model(args: Namespace, say=lambda line: None) -> GPT:
     torch.set_num_threads(1)
     model = new_model(args)
     steps = warm_up(model, TASKS[args.task], args.base_seed, *WARM_UP[args.task])
-    say(f"It took {steps} supervised steps. Now come {args.steps} training steps with rewards.")
+    say(f"It took {steps} supervised steps. Next: {args.steps} training steps with rewards.")
     torch.set_num_threads(threads)
     return model.to(args.device)
 
@@ -281,9 +281,9 @@ def show_start(args: Namespace, task: Task, doc: str) -> None:
     say(f"The answer is rewarded, the steps are not.\n\nVariant {args.variant} (in advantages.py):")
     parts = doc.split("\n\n")[:2]
     say("\n".join(x if x[:1] == " " else fill(x.rstrip(".:") + ".", 80) for x in parts))
-    say(f"\nA training step has {args.group_size} responses to each of {args.prompts} problems.")
+    say(f"\nEach step samples {args.group_size} responses to each of {args.prompts} problems.")
     say("Accuracy, sampled or greedy, is measured on problems that training never sees.")
-    say("On the right is the greedy response to one, with [ ] around its first mistake.")
+    say("On the right is a greedy response to one of them, with its first mistake in [ ].")
 
 
 def show_row(row: dict, task: Task, example: Problem) -> None:
@@ -297,9 +297,9 @@ def show_row(row: dict, task: Task, example: Problem) -> None:
 def show_end(summary: dict) -> None:
     """The result in one sentence, and accuracy before and after training."""
     change = "\nSampled accuracy went from {base_sampled:.1%} to {final_sampled:.1%} in {steps} "
-    say((change + "training steps ({seconds:.0f} s).").format(**summary))
-    say("The table (in %) has four samples of each problem, the last row above only one.")
-    say("The last column says how many of the correct responses also have correct steps.")
+    say((change + "training steps ({seconds:.0f} s in all).").format(**summary))
+    say("The table (in %) uses four samples of each problem, the rows above only one.")
+    say("The last column is the share of correct responses that also have correct steps.")
     say(f"\nlevel{'mean':>16}{''.join(f'{n:7}' for n in summary['base_greedy_by_level'])}  steps")
     for x in ("base_sampled", "final_sampled", "base_greedy", "final_greedy"):
         y = [summary[x], *summary[f"{x}_by_level"].values(), summary[f"{x}_reasoning_correct"]]

@@ -570,7 +570,7 @@ def test_what_a_run_shows(capsys):
     assert max(lengths.values()) <= 100
     assert all(length <= 80 for line, length in lengths.items() if line.endswith((".", ":")))
     assert lines[0].startswith("Task add: ") and "2 to 5 digits" in lines[0]
-    warm_up = lines.index("It took 20 supervised steps. Now come 27 training steps with rewards.")
+    warm_up = lines.index("It took 20 supervised steps. Next: 27 training steps with rewards.")
     assert "until 0% of answers are right" in lines[warm_up - 1]
     [left] = Path("out").iterdir()
     rows = [*csv.DictReader((left / "metrics.csv").read_text().splitlines())]
