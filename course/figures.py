@@ -174,7 +174,8 @@ def differences(found):
     ax = panels(height=0.75 + 0.75 * len(found))
     for row, (name, values) in enumerate(found.items()):
         mean, low, high = interval(values)
-        ax.plot([low, high], [row, row], color="black", linewidth=6, alpha=0.35)
+        bar = {"color": "black", "linewidth": 6, "alpha": 0.35, "solid_capstyle": "butt"}
+        ax.plot([low, high], [row, row], **bar)
         ax.plot(values, [row] * len(values), "o", color=UP, markersize=9, alpha=0.6)
         ax.plot(mean, row, "|", color="black", markersize=24, markeredgewidth=3)
     ax.axvline(0, color="black", linewidth=1)

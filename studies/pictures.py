@@ -125,7 +125,8 @@ def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
 def dot_and_interval(ax, y: int, x: Effect) -> None:
     """One line of a panel, with an arrow where the value is outside, and the time of a step."""
     value, low, high = x.average.times(100)
-    ax.plot([low, high], [y, y], linewidth=2 if x.significant else 1, **sign(x))
+    width = 2 if x.significant else 1
+    ax.plot([low, high], [y, y], linewidth=width, solid_capstyle="butt", **sign(x))
     if abs(value) > LIMIT:
         edge = np.copysign(LIMIT, value)
         ax.plot(edge, y, "<" if value < 0 else ">", clip_on=False, markersize=7, **sign(x))
