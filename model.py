@@ -115,7 +115,7 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
         if ended.all():
             break
         goes_on = ~ended[going, 0]
-        if goes_on.sum() >= 4:  # products of fewer rows are rounded in another way
+        if 4 <= goes_on.sum() < len(going):  # products of fewer rows are rounded in another way
             going = going[goes_on]
             cache = [kv[goes_on] for kv in cache]
     tokens, probs, hidden = (torch.stack(x, dim=1) for x in zip(*sampled))  # (B, T, ...) each
