@@ -66,7 +66,8 @@ def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
         # Solved problems are not drawn again (culling). If none is left, all come back.
         pool = [p for p in pool if p not in trained.solved] or make_problems(task, held=False)
         row["seconds"] = time.perf_counter() - started
-        check_finite(step, row["loss"], row["grad_norm"], *model.parameters())
+        logits = model.unembed(model(rollout.prompts[:1])[0])  # finite weights can overflow here
+        check_finite(step, row["loss"], row["grad_norm"], logits, *model.parameters())
         if step % 25 == 0 or step == args.steps:
             row |= accuracy(model, task)
         yield rollout, trained, row

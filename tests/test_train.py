@@ -518,6 +518,18 @@ def test_weights_that_are_not_finite_stop_the_run_in_their_own_step(monkeypatch)
     assert run() == (NOT_FINITE % 1, [])
 
 
+def test_finite_weights_whose_logits_overflow_stop_the_run_in_their_own_step(monkeypatch):
+    """Weights that are huge but finite: the next sampling would end in a traceback."""
+
+    def blow_up(model, *given, **more):
+        for weight in model.parameters():
+            weight.data.fill_(1e30)
+        return {"loss": 1.0, "grad_norm": 1.0}
+
+    monkeypatch.setattr(train, "update", blow_up)
+    assert run() == (NOT_FINITE % 1, [])
+
+
 @pytest.mark.parametrize("room, left", [(400, ["metrics.csv"]), (2000, ["metrics.csv"])])
 def test_a_full_disk_leaves_whole_files_and_one_line(room, left, monkeypatch):
     """Half a row, half a model.pt, a traceback. A limit of a file's size plays the full disk."""
