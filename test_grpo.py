@@ -185,9 +185,66 @@ def by_loops(rollout, formula):
     return A
 
 
+BY_HAND = {  # rewards of a group, advantages, what is wrong if they are others
+    "grpo": [
+        ([1, 0, 0, 0, 0, 0, 0, 0], [2.6457] + [-0.378] * 7, "sigma divides by G, not by G - 1"),
+        (
+            [1e-6, 0, 0, 0],
+            [0.5234] + [-0.1745] * 3,
+            "eps = 1e-6 is added to sigma, not under its root",
+        ),
+    ],
+    "maxrl": [
+        ([1, 0, 0, 0], [3, -1, -1, -1], "r_i - mu is divided by mu"),
+        (FAIL, FAIL, "mu is 0"),
+    ],
+    "reinforce": [(ONE, ONE, "the advantage is the reward itself, without a baseline")],
+    "dr_grpo": [
+        ([1, 0, 0, 0], [0.75] + [-0.25] * 3, "the group's mean is subtracted, and nothing divides")
+    ],
+    "rloo": [
+        ([1, 0, 0, 0], [1] + [-1 / 3] * 3, "the baseline is the mean of the others, without r_i"),
+        ([1], [0], "a response without others gets 0"),
+    ],
+    "negative": [
+        (FAIL, [-1] * 4, "in an all-fail group every response gets -1"),
+        (ONE, [-0.5773, -0.5773, 1.732, -0.5773], "a mixed group gets what it gets from grpo"),
+    ],
+    "ngrpo": [
+        ([1] + [0] * 7, [1.8708] + [-0.5345] * 7, "mu and sigma contain the imagined reward, 1"),
+        (FAIL, [-0.5] * 4, "mu and sigma contain the imagined reward, also if all fail"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_variant_gives_numbers_computed_by_hand(name):
+    """The equation is misread. If loops and tensors misread it in the same way, they agree."""
+    for rewards, expected, said in BY_HAND[name]:
+        x = random_rollout([rewards], T=1)
+        loops = by_loops(x, FORMULAS[name]).flatten().tolist()
+        assert loops == pytest.approx(expected, abs=1e-4), f"loops, rewards {rewards}: {said}"
+        tensors = apply(name, x).A.flatten().tolist()
+        assert tensors == pytest.approx(expected, abs=1e-4), f"tensors, rewards {rewards}: {said}"
+
+
+def test_verifree_gives_numbers_computed_by_hand():
+    """The equation is misread. If loops and tensors misread it in the same way, they agree."""
+    x = random_rollout([[0, 0]], T=2)
+    x.mask[:] = True
+    x.end = torch.tensor([[[False, True], [False, False]]])
+    x.logprobs[0, 0, 1] = math.log(0.4)  # L of the first response; the second has no marker
+    expected = [1, 1, -1, -1]  # 0.4 - 0 and 0.4, 0 - 0.4: each divided by 0.4
+    said = "0.4 and 0 are L, so s is 0.4; of a response without a marker all tokens are reasoning"
+    loops = by_loops(x, verifree_at).flatten().tolist()
+    assert loops == pytest.approx(expected, abs=1e-4), f"loops: {said}"
+    tensors = apply("verifree", x).A.flatten().tolist()
+    assert tensors == pytest.approx(expected, abs=1e-4), f"tensors: {said}"
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant_equals_its_formula(name):
-    """A deviation divides by G - 1, a sign is lost, a neighbour is read: training hides it."""
+    """Loops and tensors differ: a sign is lost, a neighbour is read, a case is forgotten."""
     assert name in FORMULAS, f"write the formula of {name!r} into FORMULAS in test_grpo.py"
     groups = [[MIXED, FAIL, PASS, ONE, REAL], [[0, 1, 0, 0, 0, 0, 1, 0]], [[1], [0]], [[1, 0]]]
     for T, rewards in enumerate(groups, start=2):
@@ -207,8 +264,8 @@ def test_nthr_selects_no_token_at_the_threshold():
 # ---- (3) Properties of all variants
 @pytest.mark.parametrize("name", VARIANTS)
 def test_statistics_are_of_the_group_and_not_of_the_batch(name):
-    """Other groups have an influence, through a mean over the batch or a length that counts
-    padding.
+    """Other groups have an influence: a mean is over the whole batch and not over the group, or a
+    length counts padding.
     """
     rollout = random_rollout([MIXED, FAIL, ONE, PASS, REAL], T=9, poison=math.nan)
     order = torch.tensor([2, 0, 3, 1])
@@ -245,6 +302,22 @@ def loss_by_loops(logprobs, old, A, mask, low, high, aggregate):
         return -sum(sum(response) / len(response) for response in gains.values()) / len(gains)
     tokens = [gain for response in gains.values() for gain in response]
     return -sum(tokens) / (len(tokens) if aggregate == "token" else len(gains) * 24)
+
+
+@pytest.mark.parametrize(
+    "aggregate, value", [("token", 0.5), ("response", 0.0), ("constant", 1 / 24)]
+)
+def test_policy_loss_of_two_responses_by_hand(aggregate, value):
+    """The mean is over the wrong number of tokens. Here one response has 1 token, the other 3."""
+    x = random_rollout([[1, 0]], T=3)
+    x.mask = torch.tensor([[[True, False, False], [True, True, True]]])
+    A = torch.tensor([[[1.0, 0.0, 0.0], [-1.0, -1.0, -1.0]]], dtype=torch.float64)
+    said = "all ratios are 1 and the sum of A is -2, over 4 tokens, 2 responses or 2 times 24"
+    loops = loss_by_loops(x.logprobs, x.logprobs, A, x.mask, 0.2, 0.2, aggregate)
+    assert loops.item() == pytest.approx(value, abs=1e-6), f"loops, {aggregate}: {said}"
+    weights = token_weights(x.mask, aggregate, 24)
+    tensors = policy_loss(x.logprobs, x.logprobs, A, weights)
+    assert tensors.item() == pytest.approx(value, abs=1e-6), f"tensors, {aggregate}: {said}"
 
 
 @pytest.mark.parametrize("distance", [0.4, 30.0, 1e4])  # 0.4 gives ratios up to about 2
@@ -450,7 +523,9 @@ def test_attention_is_the_usual_one():
 
 
 def test_the_three_checks_ask_three_things():
-    """Coherence asks for the truth. Or the reward asks for the steps or accepts several guesses."""
+    """The reward asks for the steps, it accepts several guesses, or a text raises an exception.
+    Or coherence asks for the truth.
+    """
     p = problem(ADD, [347, 285], 3)
     assert p == ("  347+  285=", "12,13,06# 632", " 632", 3)
     right = "12,13,06# 632|12,13,06# 642|12,13,06#632|12,13,06#|12,13,06# 632#|12,13,06#642# 632"
@@ -458,8 +533,14 @@ def test_the_three_checks_ask_three_things():
     texts = [*right.split("|"), *wrong.split("|"), "012,13,06# 632", "12,13,06 # 632"]
     assert [y for y in texts if ADD.reasoning_correct(p, y)] == right.split("|")
     assert [y for y in texts if ADD.coherent(p, y)] == ["12,13,06# 632", "12,14,06# 642"]
-    rewarded = [y for y in texts if ADD.reward(p, y)]
-    assert rewarded == [y for y in texts if y.endswith("# 632") and y.count("#") == 1]
+    for y in texts:
+        said = f"the reward of {y!r}: the answer is {p.answer!r}, "
+        if y.count("#") != 1:
+            assert not ADD.reward(p, y), said + "and a response needs exactly one marker"
+        elif y.endswith("# 632"):
+            assert ADD.reward(p, y), said + "and the reasoning does not count"
+        else:
+            assert not ADD.reward(p, y), said + "and every character behind the marker counts"
 
 
 # ---- (6) One update

@@ -17,7 +17,7 @@ from symtable import symtable
 
 
 # A part of the page. files: file -> functions to write there. points: 0 for an extra part
-Part = namedtuple("Part", "title points files command mistakes")
+Part = namedtuple("Part", "title points files command mistakes question")
 PART = r"(?s)(.+?) \((\d+) p.+?Write\S+ (.+?)\n\n.+?(python -m pytest.+?)\n.+?mistakes\S+ (.+?)\n\n"
 WITHOUT = {"action": "append", "default": [], "metavar": "PART", "choices": [*"123456789", "10"]}
 
@@ -33,7 +33,8 @@ def assignment(without: list[str] = []) -> list[Part]:
         title, points, write, command, mistakes = re.match(PART, text).groups()
         found = re.findall(r"(.+?)\s+in\s+`(\w+\.py)`", write, re.DOTALL)
         files = {file: re.findall("`(.+?)`", names) for names, file in found}
-        parts.append(Part(title, int(points), files, command, " ".join(mistakes.split())))
+        question = text.partition("**Question.** ")[2].split("\n\n")[0]
+        parts.append(Part(title, int(points), files, command, " ".join(mistakes.split()), question))
     return [part for part in parts if part.title.split(".")[0] not in without]
 
 

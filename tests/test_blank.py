@@ -97,10 +97,20 @@ def hand_out(*arguments) -> subprocess.CompletedProcess:
     return subprocess.run(["sh", script, *arguments], cwd=ROOT, capture_output=True, text=True)
 
 
-def test_a_handout_has_no_solution(tmp_path):
-    """The instructor's folder, the history, or a line of a solution is handed out; a dead link."""
+def test_a_handout_has_no_solution(tmp_path, monkeypatch):
+    """The instructor's folder, the history, or a line of a solution is handed out; a dead link.
+
+    Or the first page promises what blank functions cannot do.
+    """
     made = tmp_path / "handout"
+    monkeypatch.setenv("ADDRESS", "https://localhost/a@b/grpo.git")
     assert hand_out(made).returncode == 0
+    first = read(made / "README.md")
+    assert "This is the handout of an assignment" in first and "Now you can" not in first
+    assert all(
+        "git clone https://localhost/a@b/grpo.git" in x
+        for x in (first, read(made / "course/README.md"))
+    )
     assert not (made / "course" / "instructor").exists()
     assert not [*(made / "tools").glob("explore*")]
     for page in [*made.rglob("*.md"), *made.rglob("*.ipynb")]:

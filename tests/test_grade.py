@@ -1,12 +1,16 @@
 """The grader, on students whose files have one fault each. wrong_solutions.py has the mistakes."""
 
 import ast
+import csv
+import math
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from test_grpo import FORMULAS, standardised, verifree_at
 
 ROOT = Path(__file__).parent.parent
 GRADE = ROOT / "course" / "instructor" / "grade.py"
@@ -112,29 +116,75 @@ def test_what_cannot_be_graded_is_one_line(student, old, new, said):
 
 
 def test_a_class_with_strays(student, tmp_path, monkeypatch, capsys):
-    """A list of names stops the class; one folder too deep gives 0; a bracket gives ten lines."""
+    """A list of names stops the class or gets into the table; one folder too deep gives 0."""
     edit(student / "advantages.py", "G = rollout.rewards.size(1)\n    return", "G = (\n    return")
     deep = tmp_path / "class" / "anna" / "files"
     deep.mkdir(parents=True)
     for file in student.glob("*.py"):
         file.rename(deep / file.name)
+    (deep / "answers.md").write_text("Number: 472\n\n## 1\nmine\n\n## 10\nlast\n")
     roster = tmp_path / "class" / "roster.csv"
     roster.touch()
     (tmp_path / "class" / "two" / "sets").mkdir(parents=True)
     shutil.copy(deep / "tasks.py", tmp_path / "class" / "two" / "sets")
     shutil.copytree(tmp_path / "class" / "two" / "sets", tmp_path / "class" / "two" / "others")
     monkeypatch.setattr(grade, "check", lambda sources, command, limit: {})
-    monkeypatch.setattr(sys, "argv", ["grade.py", *map(str, (tmp_path / "class").iterdir())])
+    folders = [*map(str, (tmp_path / "class").iterdir())]
+    table = tmp_path / "marks.csv"
+    monkeypatch.setattr(sys, "argv", ["grade.py", *folders, "--table", str(table)])
     grade.main()
-    lines = sorted(capsys.readouterr().out.splitlines())
-    assert [line.split()[0] for line in lines] == [
-        "advantages.py",
-        "anna",
-        "points",
-        "roster.csv",
-        "two",
+    head, anna = csv.reader(table.read_text().splitlines())
+    assert anna[:4] == ["anna", "53.0", "4.0", "3.0"] and len(anna) == len(head) == 12
+    out, err = capsys.readouterr()
+    assert {line.split()[0] for line in err.splitlines()} == {"roster.csv", "two"}
+    first, *lines = out.splitlines()
+    assert first == "anna: 53 of 70 points for code"
+    parts = [part for part in assignment() if part.points]
+    assert [line[2:].split(":")[0] for line in lines if line[2:3].isdigit()] == [
+        part.title for part in parts
     ]
-    assert lines[1].split()[1] == "53" and "skipped" in lines[3] and "skipped" in lines[4]
+    assert "(advantages.py, line " in " ".join(out.split()) and len(lines) < 30
+    for word, drawn in (("10", 1), ("a", 2), ("b", 2)):
+        monkeypatch.setattr(sys, "argv", ["grade.py", *folders, "--draw", word])
+        grade.main()
+        out = capsys.readouterr().out
+        asked = [part for part in parts if part.question in out]
+        assert len(asked) == drawn == out.count("A full answer: ") == out.count("Number: 472")
+        assert word != "10" or "Number: 472 last\n" in out
+
+
+def test_every_part_has_a_question_and_a_rubric(student, capsys):
+    """A question gets no rubric, or a rubric ends where its number should stand in a line."""
+    for part in [part for part in assignment() if part.points]:
+        number = part.title.split(".")[0]
+        grade.draw("anna", student, assignment()[:10], number)
+        question, rubric = capsys.readouterr().out.split("A full answer: ")
+        assert part.question in question and len(part.question) > 100
+        assert f"Nothing is below a heading ## {number}." in rubric and len(rubric) > 100
+
+
+def numbers_to_compare_with():
+    """The rows of two tables of the instructor's page: questions 2 and 3, and questions 7 and 9."""
+    for k in range(1, 8):
+        r = [1.0] * k + [0.0] * (8 - k)
+        A = [standardised(r, 0), standardised(r, 7)]
+        numbers = [math.sqrt(k * (8 - k)) / 8, *A]
+        numbers += [math.sqrt((G - 1) / G) * a for G in (8, 16) for a in A]
+        for name in ("dr_grpo", "rloo"):
+            numbers += [FORMULAS[name](SimpleNamespace(r=x), 0, 0) for x in (r, r + [0.0])]
+        yield k, numbers
+        numbers = [sum(standardised(r + [x], i) for i in range(8)) for x in (1.0, 0.0)]
+        L = [[0.0, math.log(0.9 if x else 0.1)] for x in r]
+        x = SimpleNamespace(logprobs=L, end=[[False, True]] * 8)
+        yield k, numbers + [verifree_at(x, i, t) for i in (0, 7) for t in (0, 1)]
+
+
+def test_the_instructor_has_the_numbers():
+    """A formula has changed, and good answers are marked as wrong."""
+    page = read(ROOT / "course" / "instructor" / "README.md")
+    for k, numbers in numbers_to_compare_with():
+        row = " | ".join(f"{number:.3f}" for number in numbers)
+        assert f"| {k} | {row} |" in page
 
 
 def test_a_mistake_is_named_and_a_loop_ends(student, capsys):

@@ -1,9 +1,10 @@
-"""Grades the assignment: python course/instructor/grade.py ../submissions/*
+"""Grades the assignment: python course/instructor/grade.py ../submissions/* --table marks.csv
 
 Each folder has the files of one student. A check takes the functions of one part from one of these
 files, and the student's own functions and imports that they need. Everything else is the project's
 code, so a mistake costs only its own part. If a test fails, the program prints the docstring of the
-test, which names the mistake, and then the usual mistakes of the part.
+test and the message of its assertion, which name the mistake, and the usual mistakes of the part.
+With --draw WORD it draws two questions for each student and prints the answers in place of grading.
 
 A check runs in a copy of the project, in a separate process, for --limit seconds at most. This
 protects your files from accidents. It does not protect your machine from intent, because the code
@@ -13,8 +14,11 @@ Without a folder the program checks the assignment itself, by tests/wrong_soluti
 """
 
 import ast
+import csv
 import multiprocessing
 import os
+import random
+import re
 import shlex
 import shutil
 import sys
@@ -22,6 +26,7 @@ from argparse import SUPPRESS, ArgumentParser
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import fill
 
 import pytest
 
@@ -38,12 +43,13 @@ PROCESSES.set_forkserver_preload(["numpy", "pytest", "tokenizers", "torch", "tqd
 
 
 class Failures(dict):
-    """A plugin of pytest. Test that fails -> its docstring, and an exception that is no assert."""
+    """A plugin of pytest. Test that fails -> its docstring, and what its exception says."""
 
     def pytest_exception_interact(self, node, call):  # node: a test, or a file that is collected
         words = (getattr(node, "function", lambda: 0).__doc__ or "").split()
-        if not call.excinfo.errisinstance(AssertionError):
-            words.append(call.excinfo.exconly().splitlines()[-1][:100])
+        said = call.excinfo.exconly().splitlines()
+        if len(said) == 1 or not call.excinfo.errisinstance(AssertionError):  # no dump of tensors
+            words.append(said[-1].removeprefix("AssertionError").removeprefix(": ")[:200])
         self.setdefault(getattr(node, "originalname", "The tests cannot be run"), " ".join(words))
 
 
@@ -113,41 +119,68 @@ def located(folder: Path) -> Path | None:
     return folder if folder in found else found.pop() if len(found) == 1 else None
 
 
-def grade(folder: Path, parts: list[Part], pool, limit: int) -> None:
-    """Prints a student's points, in all and by part, and why some are missing."""
-    files = located(folder)
-    if not files:
-        return print(f"{folder.name:20} skipped: it has no files of the assignment, or two sets")
+def grade(name: str, files: Path, parts: list[Part], pool, limit: int) -> list[float]:
+    """Prints the points of a student, part by part, and why some are missing. Returns them."""
     work = [(part, file) for part in parts for file in part.files]
-    marks = dict.fromkeys((part.title for part in parts), 0.0)
-    why = []
     failed = pool.map(lambda x: graded(files, *x, limit), work)
-    for (part, file), failures in zip(work, failed):
-        marks[part.title] += 0 if failures else part.points / len(part.files)
-        # A file that cannot be read is the same line for all its parts.
-        where = file if "not checked" in failures else f"{part.title} | {file}"
-        why += [f"  {where} | {test}: {text}" for test, text in failures.items()]
-        why += [f"  {part.title} | usual mistakes: {part.mistakes}"] * ("test_" in str([*failures]))
-    print(f"{folder.name:20} {sum(marks.values()):4g}", *(f"{n:4g}" for n in marks.values()))
-    print(*dict.fromkeys(why), sep="\n", end="\n" * bool(why), flush=True)
+    marks = []
+    lines = []
+    for part in parts:
+        why = {file: next(failed) for file in part.files}
+        marks.append(part.points * list(why.values()).count({}) / len(why))
+        lines.append(f"  {part.title}: {marks[-1]:g} of {part.points} points")
+        items = [f"{file}, {x}: {text}" for file in why for x, text in why[file].items()]
+        items += [f"Usual mistakes: {part.mistakes}"] * (", test_" in str(items))
+        lines += [fill(x, 98, initial_indent=" " * 6, subsequent_indent=" " * 8) for x in items]
+    print(f"{name}: {sum(marks):g} of {sum(part.points for part in parts)} points for code")
+    print(*lines, sep="\n", end="\n\n", flush=True)
+    return marks
+
+
+def draw(name: str, files: Path, parts: list[Part], word: str) -> None:
+    """Prints a student's questions, what a full answer has, and what the student wrote."""
+    rubric = read(ROOT / "course/instructor/README.md").split("## Rubric")[1]
+    rubric = dict(re.findall(r"(?s)\n(\d+)\. (.+?)(?=\n\d+\. |\n\n|$)", rubric))
+    page = files / "answers.md"
+    text = page.read_text(encoding="utf-8-sig", errors="replace") if page.exists() else ""
+    answers = dict(re.findall(r"(?ms)^## *(\d+)\b(.*?)(?=^## |\Z)", text))
+    numbered = {part.title.split(".")[0]: part for part in parts}
+    drawn = [word] if word in numbered else random.Random(word + name).sample([*numbered], 2)
+    for n in sorted(drawn, key=int):
+        print(f"{name}: {numbered[n].title}\n\n{numbered[n].question}\n")
+        print(f"A full answer: {rubric[n]}\n")
+        print(text.split("\n")[0], answers.get(n, f"Nothing is below a heading ## {n}.").strip())
+        print("-" * 98)
 
 
 def main() -> None:
     parser = ArgumentParser("grade.py", SUPPRESS, __doc__.splitlines()[0])
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a student's files")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the points as CSV")
+    parser.add_argument("--draw", metavar="WORD", help="two questions for each, or this number's")
     parser.add_argument("--limit", type=int, default=60, metavar="SECONDS", help="a check (60)")
     parser.add_argument("--without", help="a part that the class does not do", **WITHOUT)
     options = parser.parse_args()
-    folders = [folder.resolve() for folder in options.folders]
+    table = options.table and options.table.resolve()
+    found = {folder.resolve(): located(folder.resolve()) for folder in options.folders}
     os.chdir(ROOT)
-    if not folders:
+    if not found:
         sys.exit(pytest.main(["-q", "tests/wrong_solutions.py"]))
     parts = [part for part in assignment(options.without) if part.points]
-    points = [part.points for part in parts]
-    print(f"{'points by part':20} {sum(points):4}", *(f"{n:4}" for n in points))
+    rows = [["name", "code", *(f"{part.title} ({part.points})" for part in parts)]]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for folder in folders:
-            grade(folder, parts, pool, options.limit)
+        for folder, files in found.items():
+            if not files:
+                why = "it has no files of the assignment, or two sets of them"
+                print(f"{folder.name} is skipped: {why}", file=sys.stderr)
+            elif options.draw:
+                draw(folder.name, files, parts, options.draw)
+            else:
+                marks = grade(folder.name, files, parts, pool, options.limit)
+                rows.append([folder.name, sum(marks), *marks])
+    if table:
+        with open(table, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(rows)
 
 
 if __name__ == "__main__":
