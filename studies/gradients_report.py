@@ -11,6 +11,7 @@ from studies.pictures import WIDTH, dot, name_lines, picture, sign
 from studies.protocol import COMPARED, PAIR, TASKS, title
 
 COLUMNS = {"cosine": "cosine", "mean_cosine": "mean cosine", "snr": "signal-to-noise ratio"}
+PARTS = ("signal", "bias", "scatter")
 BOTTOM = -12  # points; what loses more is an arrow
 
 
@@ -33,13 +34,27 @@ def relative(rows: list[dict]) -> dict[str, Interval]:
     return dict(sorted(ratios.items(), key=lambda item: -item[1].value))
 
 
+def parts(row: dict) -> tuple[float, float, float]:
+    """The shares of E |g|^2, in the order of PARTS. They add up to 1.
+
+    E |g|^2 = |E g|^2 + scatter, and E g has a part along grad J, the signal, and one across, the
+    bias. A cosine that is estimated above 1 makes the bias negative.
+    """
+    signal = row["snr"] / (1 + row["snr"])
+    of_mean = signal / row["cosine"] ** 2
+    return signal, of_mean - signal, 1 - of_mean
+
+
 def table(rows: list[dict]) -> str:
-    """Means over base models of one task, with intervals."""
+    """Means over base models of one task; the shares of PARTS in %, the others with intervals."""
     lines = []
     for name, ratio in relative(rows).items():
         means = [mean(by_seed(rows, column, variant=name).values()) for column in COLUMNS]
-        lines.append([f"`{title(name)}`", *(f"{x:.2f}" for x in (*means, ratio))])
-    return markdown(["variant or control", *COLUMNS.values(), "relative to `grpo`"], lines)
+        shares = np.nanmean([parts(row) for row in matching(rows, variant=name)], axis=0)
+        texts = [f"{100 * share:z.0f}" for share in shares]
+        lines.append([f"`{title(name)}`", *texts, *(f"{x:.2f}" for x in (*means, ratio))])
+    header = ["variant or control", *(f"{part}, %" for part in PARTS), *COLUMNS.values()]
+    return markdown([*header, "relative to `grpo`"], lines)
 
 
 def of_tasks(rows: list[dict], results: list[Effect]) -> str:

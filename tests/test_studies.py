@@ -15,7 +15,7 @@ import train  # noqa: E402
 from advantages import answer_likelihood, grpo, likelihood, standardise, token_bias  # noqa: E402
 from grpo import policy_loss, response_logprobs, update  # noqa: E402
 from studies import ablations, displacement, faithful, gradients, group, pass_at_k  # noqa: E402
-from studies.gradients_report import ratios_and_effects, relative  # noqa: E402
+from studies.gradients_report import parts, ratios_and_effects, relative  # noqa: E402
 from studies.runs import LOSSES, TRAINED  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
@@ -80,7 +80,7 @@ def test_answers_that_follow_and_that_are_true(monkeypatch):
 
 
 def test_measures_of_gradients():
-    """Noise that counts as signal; a mean that is not above its noise."""
+    """Noise that counts as signal; a mean that is not above its noise; bias that is scatter."""
     torch.manual_seed(SEED)
     m, v, noise = torch.randn(3, 300).double()
     v += m
@@ -89,6 +89,8 @@ def test_measures_of_gradients():
     uphill = cosine**2 * M  # |the part of the mean along v|^2; all else is noise
     true = {"cosine": cosine, "mean_cosine": cosine * (M / size).sqrt()}
     true["snr"] = uphill / (size - uphill)
+    shares = [uphill / size, (M - uphill) / size, 4 * noise @ noise / size]
+    assert parts(true) == pytest.approx([x.item() for x in shares])
     found = []
     for _ in range(60):
         G, U = (x + 2 * noise * torch.randn(30, 300).double() for x in (m, v))
