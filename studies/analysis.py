@@ -170,6 +170,7 @@ COLUMNS = {  # heading -> the text of an effect
     "average accuracy": lambda x: ("**{}**" if x.significant else "{}").format(
         in_points(x.average)
     ),
+    "p": lambda x: f"{sign_flips(x.minus_grpo('mean_sampled')):.2g}",
     "at the end": lambda x: in_points(interval(x.minus_grpo("final_sampled"))),
     "steps to half": lambda x: times(x, 0.5),
     "steps to 90 %": lambda x: times(x, 0.9),

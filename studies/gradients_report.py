@@ -91,10 +91,10 @@ def rank_correlation(pairs: list[tuple]) -> Interval:
     return resampled(lambda drawn: spearmanr(points[drawn]).statistic, len(points))
 
 
-def cross(ax, ratio: Interval, x: Effect, named: bool) -> None:
-    """A dot with both intervals, which has a name or not; a triangle if it is below the picture."""
+def cross(ax, ratio: Interval, x: Effect) -> None:
+    """A dot with both intervals and a name; a triangle if it is below the picture."""
     value, low, high = x.average.times(100)
-    name = title(x.variant) if named else "_"
+    name = title(x.variant)
     if value < BOTTOM:
         ax.plot(ratio.value, BOTTOM, "v", clip_on=False, label=f"{name} {value:+.0f}", **sign(x))
     else:
@@ -118,7 +118,7 @@ def draw(rows: list[dict], results: list[Effect]) -> None:
                 ax.minorticks_off()
                 shown = [pair for pair in pairs if (pair[1].variant in COMPARED) == (ax is line[0])]
                 for ratio, x in shown:
-                    cross(ax, ratio, x, named=x.significant or ax is line[1])
+                    cross(ax, ratio, x)
                 name_lines(ax)
             line[0].set_ylabel("points above grpo in training")
         for ax in axes[1]:
