@@ -191,7 +191,7 @@ BY_HAND = {  # rewards of a group, advantages, what is wrong if they are others
         (
             [1e-6, 0, 0, 0],
             [0.5234] + [-0.1745] * 3,
-            "eps = 1e-6 is added to sigma, not under its root",
+            "the divisor is sigma + eps: eps is neither missing nor under the root",
         ),
     ],
     "maxrl": [
@@ -230,12 +230,12 @@ def test_variant_gives_numbers_computed_by_hand(name):
 
 def test_verifree_gives_numbers_computed_by_hand():
     """The equation is misread. If loops and tensors misread it in the same way, they agree."""
-    x = random_rollout([[0, 0]], T=2)
+    x = random_rollout([[0, 0], [0, 0]], T=2)
     x.mask[:] = True
-    x.end = torch.tensor([[[False, True], [False, False]]])
-    x.logprobs[0, 0, 1] = math.log(0.4)  # L of the first response; the second has no marker
-    expected = [1, 1, -1, -1]  # 0.4 - 0 and 0.4, 0 - 0.4: each divided by 0.4
-    said = "0.4 and 0 are L, so s is 0.4; of a response without a marker all tokens are reasoning"
+    x.end = torch.tensor([[[False, True]] * 2, [[False, True], [False, False]]])
+    x.logprobs[..., 1] = torch.tensor([[0.9, 0.1], [0.4, 0.5]]).log()  # the last has no marker
+    expected = [1.6, 1.8, -1.6, 0.2, 1, 1, -1, -1]
+    said = "L is 0.9 and 0.1, so s is 0.5; then 0.4 and, without a marker, 0, so s is 0.4"
     loops = by_loops(x, verifree_at).flatten().tolist()
     assert loops == pytest.approx(expected, abs=1e-4), f"loops: {said}"
     tensors = apply("verifree", x).A.flatten().tolist()

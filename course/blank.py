@@ -33,7 +33,7 @@ def assignment(without: list[str] = []) -> list[Part]:
         title, points, write, command, mistakes = re.match(PART, text).groups()
         found = re.findall(r"(.+?)\s+in\s+`(\w+\.py)`", write, re.DOTALL)
         files = {file: re.findall("`(.+?)`", names) for names, file in found}
-        question = text.partition("**Question.** ")[2].split("\n\n")[0]
+        question = text.partition("**Question.** ")[2].split("\n\n")[0].strip()
         parts.append(Part(title, int(points), files, command, " ".join(mistakes.split()), question))
     return [part for part in parts if part.title.split(".")[0] not in without]
 

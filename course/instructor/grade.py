@@ -48,8 +48,9 @@ class Failures(dict):
     def pytest_exception_interact(self, node, call):  # node: a test, or a file that is collected
         words = (getattr(node, "function", lambda: 0).__doc__ or "").split()
         said = call.excinfo.exconly().splitlines()
-        if len(said) == 1 or not call.excinfo.errisinstance(AssertionError):  # no dump of tensors
-            words.append(said[-1].removeprefix("AssertionError").removeprefix(": ")[:200])
+        dump = len(said) > 1 and call.excinfo.errisinstance(AssertionError)  # of two tensors
+        if not dump and said != ["AssertionError"]:
+            words += ["Here:", said[-1].removeprefix("AssertionError: ")[:200]]
         self.setdefault(getattr(node, "originalname", "The tests cannot be run"), " ".join(words))
 
 
@@ -143,26 +144,25 @@ def draw(name: str, files: Path, parts: list[Part], word: str) -> None:
     rubric = dict(re.findall(r"(?s)\n(\d+)\. (.+?)(?=\n\d+\. |\n\n|$)", rubric))
     page = files / "answers.md"
     text = page.read_text(encoding="utf-8-sig", errors="replace") if page.exists() else ""
+    first, *_ = text.splitlines() or ["no answers.md"]
     answers = dict(re.findall(r"(?ms)^## *(\d+)\b(.*?)(?=^## |\Z)", text))
     numbered = {part.title.split(".")[0]: part for part in parts}
     drawn = [word] if word in numbered else random.Random(word + name).sample([*numbered], 2)
     for n in sorted(drawn, key=int):
-        print(f"{name}: {numbered[n].title}\n\n{numbered[n].question}\n")
-        print(f"A full answer: {rubric[n]}\n")
-        print(text.split("\n")[0], answers.get(n, f"Nothing is below a heading ## {n}.").strip())
-        print("-" * 98)
+        answer = answers.get(n, f"Nothing is below a heading ## {n}.").strip()
+        print(f"{name} ({first}): {numbered[n].title}\n\n{numbered[n].question}")
+        print(f"\nA full answer: {rubric[n]}\n\nThe answer: {answer}\n", "-" * 98, sep="\n")
 
 
 def main() -> None:
     parser = ArgumentParser("grade.py", SUPPRESS, __doc__.splitlines()[0])
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a student's files")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write the points as CSV")
+    parser.add_argument("--table", type=os.path.abspath, metavar="FILE", help="points as CSV")
     parser.add_argument("--draw", metavar="WORD", help="two questions for each, or this number's")
     parser.add_argument("--limit", type=int, default=60, metavar="SECONDS", help="a check (60)")
     parser.add_argument("--without", help="a part that the class does not do", **WITHOUT)
     options = parser.parse_args()
-    table = options.table and options.table.resolve()
-    found = {folder.resolve(): located(folder.resolve()) for folder in options.folders}
+    found = {x.resolve(): located(x.resolve()) for x in options.folders}
     os.chdir(ROOT)
     if not found:
         sys.exit(pytest.main(["-q", "tests/wrong_solutions.py"]))
@@ -178,8 +178,8 @@ def main() -> None:
             else:
                 marks = grade(folder.name, files, parts, pool, options.limit)
                 rows.append([folder.name, sum(marks), *marks])
-    if table:
-        with open(table, "w", encoding="utf-8", newline="") as file:
+    if options.table:
+        with open(options.table, "w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows(rows)
 
 
