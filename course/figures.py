@@ -5,6 +5,7 @@ Blue (UP) is pushed up, orange (DOWN) is pushed down, and what is not pushed is 
 
 import matplotlib.pyplot as plt
 import torch
+from IPython.display import display
 
 from studies.common import interval
 from studies.group import draw
@@ -22,20 +23,29 @@ def panels(columns=1, rows=1, height=3.6, **options):
     return plt.subplots(rows, columns, figsize=size, layout="constrained", **options)[1]
 
 
+def show(alt, screen=None):
+    """Shows what was drawn; alt says it in words. screen: a display whose picture it replaces."""
+    (screen.update if screen else display)(plt.gcf(), metadata={"image/png": {"alt": alt}})
+    plt.close()
+
+
 def group(rollout, m, variant):
     """Group m under a variant; studies/group.py says what is shown."""
     draw(panels(height=4.6), rollout, m, variant, letters=18)
+    shares = [f"{text} has reward {r:.0f}" for text, r in zip(rollout.texts[m], rollout.rewards[m])]
+    show(f"Eight responses as rows of tokens under {variant}: {'; '.join(shares)}.")
 
 
-def rewards(curves, steps=40):
-    """Mean reward over the training steps so far; curves: variant -> its numbers. A figure."""
+def live(screen, curves, label, top, steps=40):
+    """A number of each training step so far; curves: variant -> its numbers."""
     ax = panels()
-    for variant, rewards in curves.items():
-        ax.plot(range(1, len(rewards) + 1), rewards, linewidth=2.5, **look(variant))
-    ax.set(xlabel="training step", ylabel="mean reward of the rollout")
-    ax.set(xlim=(1, steps), ylim=(0, 0.5))
+    for variant, found in curves.items():
+        ax.plot(range(1, len(found) + 1), found, linewidth=2.5, **look(variant))
+    ax.set(xlabel="training step", ylabel=label, xlim=(1, steps), ylim=(0, top))
+    ax.set_xticks([1, 10, 20, 30, 40])
     name_lines(ax, [*curves], 0.1)
-    return ax.figure
+    ends = [f"{name} goes from {found[0]:.2f} to {found[-1]:.2f}" for name, found in curves.items()]
+    show(f"{label} against the training step: {'; '.join(ends)}.".replace("\n", " "), screen)
 
 
 # ---- The first lecture
@@ -48,11 +58,18 @@ def ascent(exact, sampled):
     for path in sampled:
         right.plot(path[:, 0], color=UP, alpha=0.6)
     right.plot(exact[:, 0], color="black", linewidth=3)
-    right.text(20, 0.3, "black: grad J\nblue: eight pulls a step")
+    right.text(14, 0.3, "black: grad J\nblue: eight pulls a step")
     right.set(title="what it earns", ylabel="expected reward J")
     for ax in (left, right):
         ax.set(xlabel="training step", ylim=(0, 1.02))
     name_lines(left, ["arm 1", "arm 2", "arm 3"], 0.1)
+    one, two, three = exact[-1].tolist()
+    show(
+        "Left: along the exact gradient arm 1 becomes likely and the others rare; at the end they "
+        f"have {one:.2f}, {two:.2f} and {three:.2f}. Right: the expected reward rises from "
+        f"{exact[0, 0]:.1f} to {one:.2f}; the runs with eight pulls a step scatter around the "
+        "exact curve and end where it ends."
+    )
 
 
 def noise(games, truth):
@@ -63,12 +80,18 @@ def noise(games, truth):
         top.bar(values, counts, width=0.05, color=UP)
         top.axvline(truth, color="black", linewidth=2)
         top.set(title=f"{name}\nspread {estimates.std():.2f}", xlabel="first number of g")
-        top.set(yticks=[], xticks=[0, 0.5])
+        top.set(yticks=[], xticks=[0, 0.5, 1])
         for path in paths:
             bottom.plot(path[:, 0], color=UP, alpha=0.5)
         bottom.set(xlabel="training step", ylim=(0, 1))
     grid[0, 0].set_ylabel("how often")
     grid[1, 0].set_ylabel("probability\nof arm 1")
+    spreads = [f"{name}: {estimates.std():.2f}" for name, (estimates, _) in games.items()]
+    show(
+        "Histograms of the first number of g, with one mean and three spreads: "
+        f"{'; '.join(spreads)}. Below, the probability of arm 1 in twenty runs: the wider the "
+        "histogram, the further apart the runs."
+    )
 
 
 def responses(shares, names):
@@ -78,12 +101,18 @@ def responses(shares, names):
         ax.plot(shares[:, response], color=colour, linewidth=2.5)
     ax.set(xlabel="training step", ylabel="probability of a response", ylim=(0, 1))
     name_lines(ax, names, 0.1)
+    ends = [f"{name} {a:.2f} to {b:.2f}" for name, a, b in zip(names, shares[0], shares[-1])]
+    show(
+        f"Probabilities of the responses, at the first and at the last step: {', '.join(ends)}. "
+        f"bb rises to {shares[:, 3].max():.2f} before it falls."
+    )
 
 
 def clip():
     """ratio A, clip(ratio) A and the smaller one against the ratio, for A = 1 and for A = -1."""
     x = torch.linspace(0.4, 1.6, 200)
-    for ax, sign, colour in zip(panels(2, height=4.2), (1, -1), (UP, DOWN)):
+    corners = ("lower right", "lower left")  # where no line is
+    for ax, sign, colour, corner in zip(panels(2, height=4.2), (1, -1), (UP, DOWN), corners):
         terms = torch.stack([x, x.clamp(0.8, 1.2)]) * sign
         ax.axvspan(0.8, 1.2, color="grey", alpha=0.2, linewidth=0)
         ax.plot(x, terms.amin(0), color=colour, linewidth=7, alpha=0.6, label="minimum")
@@ -91,7 +120,11 @@ def clip():
         ax.plot(x, terms[1], color="black", linewidth=2, label="clip(ratio) A")
         ax.set(title=f"A = {sign:+}", xlabel="ratio of a token", ylabel="objective")
         ax.set_xticks([0.4, 0.8, 1.2, 1.6])
-        ax.legend(frameon=False, fontsize=12)
+        ax.legend(frameon=False, loc=corner, handlelength=1.5, borderaxespad=0)
+    show(
+        "The objective of a token against its ratio. For A = +1 the minimum rises with the ratio "
+        "up to 1.2 and is flat above. For A = -1 it is flat below 0.8 and falls above."
+    )
 
 
 def ratios(runs, names):
@@ -104,6 +137,11 @@ def ratios(runs, names):
         ax.set_yticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1", "0.2", "0.5", "1", "2", "5"])
         ax.minorticks_off()
         name_lines(ax, names, 0.1)
+    ends = []
+    for heading, ratios in runs.items():
+        last = [f"{name} {x:.2f}" for name, x in zip(names, ratios[-1].tolist())]
+        ends.append(f"{heading} {', '.join(last)}")
+    show(f"Ratios of four tokens after sixty optimiser steps: {'; '.join(ends)}.")
 
 
 # ---- The second lecture
@@ -121,6 +159,10 @@ def counts(counts):
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
     left.invert_yaxis()
+    rows = []
+    for name, (up, down, total) in counts.items():
+        rows.append(f"{name} characters: {down:,} are pushed down and {up:,} up, sum {total:+.0f}")
+    show(f"{'; '.join(rows)}.")
 
 
 def baselines(k):
@@ -139,45 +181,72 @@ def baselines(k):
         ax.plot(x, height, "o", color=UP, markersize=10)
         ax.text(x, height - 0.05, f"{name} {height:.2f}", ha="center", va="top")
     ax.set(xlabel="baseline b", ylabel="mean squared length\nrelative to grpo", ylim=(0.8, 1.4))
+    ax.set_xticks([0, 0.05, 0.1, 0.15, 0.2])
+    show(
+        "Mean squared length of g against the baseline b. For gradients of one length it is "
+        f"smallest at grpo's baseline, 1/8; for k = {k:.1f} it is smallest near half's, 1/15."
+    )
 
 
 def estimates(rules, truth):
-    """rules: name -> estimates (N, 2) and their mean (2,): pushes on a reasoning and an answer."""
+    """rules: title -> estimates (N, 2) and their mean (2,): pushes on a reasoning and an answer."""
     axes = panels(len(rules), sharex=True, sharey=True)
     for ax, (name, (estimates, mean)) in zip(axes, rules.items()):
         ax.scatter(*estimates.T, s=14, color=UP, alpha=0.4, linewidth=0, label="eight responses")
-        ax.plot(*mean, "o", markersize=13, color="white", markeredgecolor="black", label="mean")
+        ring = {"color": "none", "markeredgecolor": "black", "markeredgewidth": 2}
+        ax.plot(*mean, "o", markersize=15, label="mean", **ring)
         ax.scatter(*truth, s=90, marker="x", color="black", linewidth=2, zorder=3, label="grad J")
         ax.set(title=name, xlabel="push on reasoning 1", xticks=[-0.1, 0, 0.1, 0.2])
+        ax.set(yticks=[0, 0.1, 0.2], ylim=(-0.16, 0.28))
     axes[0].set_ylabel("push on the true answer\nafter reasoning 1")
-    axes[0].legend(frameon=False, fontsize=12, loc="lower left")
+    handles, labels = ax.get_legend_handles_labels()
+    axes[-1].legend(handles, labels, frameon=False, loc="lower left", handletextpad=0)
+    means = []
+    for name, (_, mean) in rules.items():
+        means.append("{}: {:.2f} and {:.2f}".format(name.replace("\n", ", "), *mean.tolist()))
+    show(
+        "Estimates from eight responses as dots, for three estimators. Mean push on reasoning 1 "
+        "and on the true answer after it: {}; grad J: {:.2f} and {:.2f}.".format(
+            "; ".join(means), *truth.tolist()
+        )
+    )
 
 
 def histograms(rules, length):
     """rules: name -> estimates (N, 2), along grad J and across it. length: that of grad J."""
     grid = panels(len(rules), 2, height=2.7, sharex="row", sharey="row")
+    means = []
     for (name, estimates), axes in zip(rules.items(), grid.T):
         for ax, part, truth in zip(axes, estimates.T, (length, 0.0)):
             ax.hist(part, bins=40, range=(-0.6, 1.0), color=UP)
             ax.axvline(truth, color="black", linewidth=2, label="grad J")
-            ax.axvline(part.mean(), color=GREEN, linewidth=4, linestyle=":", label="mean")
+            ax.axvline(part.mean(), color=DOWN, linewidth=4, linestyle=":", label="mean")
             ax.set(yticks=[], xticks=[-0.5, 0, 0.5])
         axes[0].set(title=name, xlabel="along grad J")
-        axes[1].set(xlabel="across")
-    grid[0, 0].legend(frameon=False, fontsize=12, loc="upper right")
+        axes[1].set(xlabel="across grad J")
+        means.append(f"{name}: {estimates[:, 0].mean():.2f} and {estimates[:, 1].mean():.2f}")
+    grid[0, 0].legend(frameon=False, loc="upper right", handlelength=1.2, borderaxespad=0)
     for ax in grid[:, 0]:
         ax.set_ylabel("how often")
+    show(
+        "Histograms of estimates from eight pulls. Their means along grad J and across it: "
+        f"{'; '.join(means)}. Those of grad J: {length:.2f} and 0."
+    )
 
 
 def differences(found):
     """found: name -> differences of two runs in points, one for each base model."""
     ax = panels(height=0.75 + 0.75 * len(found))
+    told = []
     for row, (name, values) in enumerate(found.items()):
         mean, low, high = interval(values)
-        bar = {"color": "black", "linewidth": 6, "alpha": 0.35, "solid_capstyle": "butt"}
+        bar = {"color": "black", "linewidth": 22, "alpha": 0.2, "solid_capstyle": "butt"}
         ax.plot([low, high], [row, row], **bar)
-        ax.plot(values, [row] * len(values), "o", color=UP, markersize=9, alpha=0.6)
-        ax.plot(mean, row, "|", color="black", markersize=24, markeredgewidth=3)
+        ax.plot([mean, mean], [row - 0.3, row + 0.3], color="black", linewidth=2)
+        signs = [UP if value > 0 else DOWN for value in values]
+        ax.scatter(values, [row] * len(values), color=signs, s=80, alpha=0.7, linewidth=0, zorder=3)
+        told.append(f"{name}: from {min(values):.1f} to {max(values):.1f}, mean {mean:.1f}")
     ax.axvline(0, color="black", linewidth=1)
     ax.set_yticks(range(len(found)), found)
     ax.set(xlabel="difference in points of average accuracy", ylim=(len(found) - 0.5, -0.5))
+    show(f"Twelve differences in each row. {'; '.join(told)}.")

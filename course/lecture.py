@@ -5,9 +5,13 @@ A notebook puts the repository on sys.path before it imports these two files.
 
 import torch
 
-from grpo import Rollout, response_logprobs, sample_rollout
+from advantages import VARIANTS, nthr_scores
+from grpo import Rollout, response_logprobs, sample_rollout, update
+from studies.common import TABLES, paired, read_rows
 from studies.gradients import gradient
-from studies.group import load  # noqa: F401 (the notebooks load models with it)
+from studies.group import first_correct, load  # noqa: F401 (the notebooks load models with it)
+from tasks import ADD
+from tools.ask import asked
 
 
 def numbers(x):
@@ -23,6 +27,11 @@ def generator(seed):
 def sample(model, task, problems, G=8, **options):
     """A rollout. It is the same whenever it is sampled from the same model."""
     return sample_rollout(model, task, problems, G, generator=generator(0), **options)
+
+
+def one_of_eight(model, prompt):
+    """A rollout of one group of eight responses to this prompt of add; the first is correct."""
+    return first_correct(model, asked(ADD, prompt))
 
 
 def most_mixed(rollout):
@@ -43,6 +52,53 @@ def characters(rollout):
     return correct, incorrect
 
 
+def print_scores(two):
+    """Prints the threshold of nthr, and the score and the advantages of each token of ba and bb."""
+    scores = nthr_scores(two)[0]  # (2 responses, 2 tokens)
+    print(f"threshold {scores[0].mean():.2f}")
+    grpo, nthr = (VARIANTS[name](two).A[0] for name in ("grpo", "nthr"))
+    for i, response in enumerate(("ba", "bb")):
+        for t, token in enumerate(response):
+            plain, new = (f"{round(A[i, t].item()):+}" for A in (grpo, nthr))
+            print(f"{token} of {response}: score {scores[i, t]:+.2f}   grpo {plain}   nthr {new}")
+
+
+def pushes(rollout):
+    """name -> how many such characters grpo pushes up, how many down, and the sum of the pushes."""
+    A = VARIANTS["grpo"](rollout).A
+    found = {}
+    for name, which in zip(("correct", "incorrect"), characters(rollout)):
+        up, down = (int((which & sign).sum()) for sign in (A > 0, A < 0))
+        found[name] = up, down, A[which].sum().item()
+    return found
+
+
+def spared(rollout):
+    """name -> which share of such characters nthr spares, of those that grpo pushes down."""
+    A = VARIANTS["grpo"](rollout).A
+    changed = (VARIANTS["nthr"](rollout).A != A).float()
+    named = zip(("correct", "incorrect"), characters(rollout))
+    return {name: changed[which & (A < 0)].mean() for name, which in named}
+
+
+def print_advantages(rollout, p, L, variants):
+    """Prints the responses of group p, the largest L (P, G) first, with their advantages."""
+    columns = {name: VARIANTS[name](rollout).A[p, :, 0] for name in variants}
+    print(f"{'response':17}{'L':>7}", *(f"{name:>10}" for name in columns))
+    for i in L[p].argsort(descending=True):
+        cells = (f"{A[i]:+10.2f}" for A in columns.values())
+        print(f"{rollout.texts[p][i]:17}{L[p, i]:7.3f}", *cells)
+
+
+def print_judged(model, task, problems):
+    """Prints the likeliest response to each problem, and what is correct in it."""
+    texts = sample(model, task, problems, G=1, temperature=0).texts
+    for p, (text,) in zip(problems, texts):
+        checks = (task.reward, task.reasoning_correct)
+        words = ["correct" if check(p, text) else "incorrect" for check in checks]
+        print(f"{p.prompt.strip():11} {text:16} answer {words[0]}, reasoning {words[1]}")
+
+
 def two_tokens(first, after_b):
     """A rollout of ba, which is correct, and bb; first, after_b: probabilities of a and of b.
 
@@ -58,7 +114,138 @@ def two_tokens(first, after_b):
     )
 
 
-def squared_lengths(model, rollout, p):
-    """The squared length of the gradient of ln pi of each response of group p: (G,)."""
-    logprobs = response_logprobs(model, rollout, [p])[0].sum(-1)  # (G,)
-    return torch.stack([gradient(model, logprob).square().sum() for logprob in logprobs])
+def length_ratio(model, rollout):
+    """k: squared length of the gradient of an incorrect response, over that of a correct one.
+
+    The geometric mean over forty mixed groups. A length is that of the gradient of ln pi.
+    """
+    mixed = ((rollout.rewards.mean(1) - 0.5).abs() < 0.5).nonzero()[:, 0]
+    found = []
+    for p in mixed[::4][:40].tolist():
+        logprobs = response_logprobs(model, rollout, [p])[0].sum(-1)  # (G,)
+        squares = torch.stack([gradient(model, logprob).square().sum() for logprob in logprobs])
+        correct = rollout.rewards[p] == 1
+        found.append(squares[~correct].mean() / squares[correct].mean())
+    return torch.stack(found).log().mean().exp().item()
+
+
+def stuck(model, task, problems, variant, steps=40, lr=6e-4):
+    """Trains a model on these problems only. Yields the share of all-fail groups at each step."""
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    rng = generator(0)
+    for step in range(1, steps + 1):
+        optimizer.param_groups[0]["lr"] = lr * min(step / 10, 1 - (step - 1) / steps)
+        rollout = sample_rollout(model, task, problems, 8, generator=rng)
+        update(model, optimizer, VARIANTS[variant](rollout))
+        yield (rollout.rewards == 0).all(1).float().mean().item()
+
+
+# ---- Two tokens, each a or b; only ba has a reward
+RESPONSES = ["aa", "ab", "ba", "bb"]  # as numbers: 0, 1, 2, 3
+EVERY = torch.arange(4)
+REWARDS = torch.tensor([0.0, 0.0, 1.0, 0.0])
+BEGIN = torch.tensor([[0.7, 0.3], [0.6, 0.4], [0.2, 0.8]]).log()  # first; after a; after b
+
+
+def ln_pi_tokens(weights, y):
+    """ln pi of both tokens (N, 2) of responses y (N,), from the logits (3, 2)."""
+    ln_pi = weights.log_softmax(1)
+    return torch.stack([ln_pi[0, y // 2], ln_pi[1 + y // 2, y % 2]], dim=1)
+
+
+def climb(steps, rate=0.5):
+    """The logits along steps in the direction of grad J: steps + 1 tensors (3, 2)."""
+    path = [BEGIN]
+    for _ in range(steps):
+        z = path[-1].clone().requires_grad_()
+        J = ln_pi_tokens(z, EVERY).sum(1).exp() @ REWARDS
+        path.append((z + rate * torch.autograd.grad(J, z)[0]).detach())
+    return path
+
+
+# ---- A reasoning and an answer of one token each; only answer a is correct
+FIRST = torch.tensor([0.7, 0.3])  # pi(z): reasoning 1, 2
+ANSWER = torch.tensor([[0.6, 0.4], [0.2, 0.8]])  # pi(y | z): row z, answer a, b
+
+
+def of_reasoning(z):
+    """grad ln pi(z): of the six logits, the two of z."""
+    return torch.cat([torch.eye(2)[z] - FIRST, torch.zeros(4)])
+
+
+def of_answer(y, z):
+    """grad ln pi(y | z): of the six logits, the two after z."""
+    pushes = torch.zeros(2, 2)
+    pushes[z] = torch.eye(2)[y] - ANSWER[z]
+    return torch.cat([torch.zeros(2), pushes.flatten()])
+
+
+def grad_of_J():
+    """The gradient of J = sum_z pi(z) pi(a | z), by autograd: of the six logits."""
+    z, y = FIRST.log().requires_grad_(), ANSWER.log().requires_grad_()
+    J = z.softmax(0) @ y.softmax(1)[:, 0]
+    return torch.cat([x.flatten() for x in torch.autograd.grad(J, (z, y))])
+
+
+def compared(rules):
+    """What figures.estimates draws of some rules. rules: name -> what 1a, 1b, 2a and 2b give.
+
+    Each rule has 200 means of eight responses and their mean, for two of the six logits: those of
+    reasoning 1 and of the true answer after it. Its title has the scatter of one response.
+    """
+    chances = (FIRST[:, None] * ANSWER).flatten()  # of the four responses
+    draws = torch.multinomial(chances, 1600, replacement=True, generator=generator(3)).view(200, 8)
+    found = {}
+    for name, rows in rules.items():
+        rows = torch.stack(rows)  # (4, 6)
+        mean = chances @ rows
+        scatter = chances @ (rows - mean).square().sum(1)
+        found[f"{name}\nscatter {scatter:.3f}"] = rows[draws].mean(1)[:, [0, 2]], mean[[0, 2]]
+    return found, grad_of_J()[[0, 2]]
+
+
+# ---- The bandit: pi of three arms, of which only the first has a reward
+PI = torch.tensor([0.2, 0.3, 0.5])
+PUSH = torch.eye(3) - PI  # row a: e_a - pi
+UPHILL = PI[0] * PUSH[0]  # grad J
+ALONG = UPHILL / UPHILL.norm()
+ACROSS = torch.linalg.cross(torch.ones(3) / 3**0.5, ALONG)  # pushes have two dimensions
+
+
+def ascend(r, baseline=0.0, pulls=None, seed=0):
+    """pi along fifty steps (51, 3). pulls: how many a step; None: the exact gradient."""
+    z = PI.log()
+    rng = generator(seed)
+    path = [PI]
+    for _ in range(50):
+        p = z.softmax(0)
+        share = p  # of the pulls; a mean over pulls is a sum over arms
+        if pulls:
+            arms = torch.multinomial(p, pulls, replacement=True, generator=rng)
+            share = torch.bincount(arms, minlength=3) / pulls
+        z = z + 0.5 * (share * (r - baseline)) @ (torch.eye(3) - p)
+        path.append(z.softmax(0))
+    return torch.stack(path)
+
+
+def split(A):
+    """The mean squared length of g = A_a (e_a - pi) in three parts: signal, bias, scatter (3,)."""
+    g = A[:, None] * PUSH  # row a is what a pull of arm a gives
+    mean = PI @ g
+    scatter = PI @ (g - mean).square().sum(1)
+    return torch.stack([(mean @ ALONG) ** 2, (mean @ ACROSS) ** 2, scatter])
+
+
+def pulled(A):
+    """2000 means of g over eight pulls: their parts along grad J and across it (2000, 2)."""
+    arms = torch.multinomial(PI, 16_000, replacement=True, generator=generator(0)).view(2000, 8)
+    return (A[:, None] * PUSH)[arms].mean(1) @ torch.stack([ALONG, ACROSS], dim=1)
+
+
+# ---- The rows of a study
+def differences(task, ours, theirs):
+    """ours minus theirs in points of average accuracy, at one learning rate: (twelve,)."""
+    rows = [row for row in read_rows(TABLES / "compare.csv") if row["seed"] > 3]
+    both = [{"task": task, "variant": name, "lr": 3e-4, "flags": ""} for name in (ours, theirs)]
+    a, b = paired(rows, "mean_sampled", *both)
+    return 100 * (a - b)
