@@ -323,8 +323,8 @@ def test_policy_loss_of_two_responses_by_hand(aggregate, value):
 @pytest.mark.parametrize("distance", [0.4, 30.0, 1e4])  # 0.4 gives ratios up to about 2
 @pytest.mark.parametrize("aggregate", ["token", "response", "constant"])
 def test_policy_loss_equals_its_formula(aggregate, distance):
-    """The denominator is wrong, so long responses count more or less. Or the loss is not finite,
-    because of a large ratio or a NaN in the padding.
+    """The min, the clip or the denominator is wrong. Or the loss is not finite, because of a large
+    ratio or a NaN in the padding.
     """
     rollout = random_rollout([MIXED, ONE, FAIL, REAL], poison=math.nan)
     logprobs = (rollout.logprobs + distance * rollout.bias).requires_grad_()
@@ -344,8 +344,8 @@ def test_policy_loss_equals_its_formula(aggregate, distance):
     + [(-1, 0.5, -0.84, 0), (-1, 0.9, -0.90, -1), (-1, 1.0, -1.00, -1), (-1, 1.5, -1.50, -1)],
 )
 def test_clip_truth_table(sign, ratio, value, slope):
-    """The loss has max in place of min for A < 0. Then nothing stops the push down, and a token
-    that has moved the other way is not pushed back.
+    """The loss has only the clipped product, so a token that has moved the wrong way is not pushed
+    back. Or it has max in place of min for A < 0, and then nothing stops the push down either.
     """
     old = torch.full((1, 1, 1), -1.5, dtype=torch.float64)
     logprobs = (old + math.log(ratio)).requires_grad_()
