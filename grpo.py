@@ -15,7 +15,7 @@ answers a program can check. One training step goes like this:
    on a token once its probability has changed by 20 % since it was sampled.
 7. Make one optimiser step. Then repeat 5 to 7 for the other quarters.
 
-These numbers stand beside the code: 1 to 4 in the loop of train.py, and 5 to 7 in update.
+These numbers are beside the code: 1 to 4 in the loop of train.py, and 5 to 7 in update.
 
 Shapes: P prompts (a batch is counted in prompts), G responses to each (a group), B = P*G rows,
 T response tokens at most, Lp tokens of a prompt, V vocabulary, D width.

@@ -81,7 +81,7 @@ def shuffled_L(rollout: Rollout) -> Rollout:
 def substituted(rollout: Rollout) -> Rollout:
     """likelihood, but the responses of all-fail groups end with the true answer.
 
-    What stands before the first marker is kept; the marker, the true answer and EOS follow it, and
+    What comes before the first marker is kept; the marker, the true answer and EOS follow it, and
     all of it is trained.
     """
     all_fail = (rollout.rewards == 0).all(1)  # (P,)

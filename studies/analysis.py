@@ -200,7 +200,7 @@ def table_of_rates(rows: list[dict]) -> str:
 
 
 def page(rows: list[dict], results: list[Effect]) -> str:
-    """compare.md, in which a table stands for each {name}; results: what effects() returns."""
+    """compare.md, where a table takes the place of each {name}; results: what effects() returns."""
     chosen = [x for x in results if x.chosen]
     both = [x for x in chosen if x.task in TASKS]
     parts = {

@@ -46,7 +46,7 @@ def read_rows(path: Path) -> list[dict]:
 
 
 def cells(row: dict) -> dict[str, str]:
-    """A row as it stands in a CSV: floats with five digits."""
+    """A row as a CSV holds it: floats with five digits."""
     return {name: f"{x:.5g}" if isinstance(x, float) else str(x) for name, x in row.items()}
 
 

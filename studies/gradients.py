@@ -60,7 +60,7 @@ SEED_A, SEED_B, SEED_CRITIC = 1001, 1002, 1003  # of rollouts; no run of trainin
 SIZES = {f"grpo_G{G}": G for G in (2, 4, 16, 64)}
 LEFT_OUT = ("culling", "substituted", "substituted_up")
 FUNCTIONS = {x: f for x, f in TRAINED.items() if x not in LEFT_OUT and not isinstance(f, type)}
-BESIDE = ["grpo", "nthr", "pos_only", "half", "likelihood", "verifree"]  # a variant of one's own
+BESIDE = ["grpo", "nthr", "pos_only", "half", "likelihood", "verifree"]  # your own variant
 
 
 # ---- The gradients

@@ -1,6 +1,6 @@
 """How studies draw, and the pictures of studies.compare.
 
-A variant has one colour in all pictures, and its name stands where its line ends. Blue is above
+A variant has one colour in all pictures, and its name is where its line ends. Blue is above
 grpo and orange below. Pictures are made for a width of 800 pixels: there their letters are as large
 as the text around them.
 """

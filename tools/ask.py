@@ -42,8 +42,8 @@ def asked(task: Task, text: str) -> Problem | None:
     numbers = re.findall("[0-9]{1,9}", text)
     for level in task.levels:
         given = map(int, numbers)
-        # These numbers stand in for random ones. One that the level does not have is replaced by
-        # the nearest that it has, and then the prompt is another.
+        # These numbers take the place of random ones. One that the level does not have is replaced
+        # by the nearest that it has, and then the prompt is another.
 
         def near(low, high, given=given):
             return min(max(next(given, low), low), high - 1)
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
     try:
         args, model = finished(options.run)
         task = TASKS[args.task]
-    except Exception as error:  # what stands in a broken file decides which
+    except Exception as error:  # which one depends on what a broken file holds
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:100]
         parser.error(f"{options.run} is not the folder of a finished run ({reason})")
     text = " ".join(options.problem)

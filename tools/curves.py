@@ -34,7 +34,7 @@ def read(run: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 def draw(runs: dict[str, dict], out: str) -> None:
-    """A line and its marks for each run in each panel; the names of the runs stand below."""
+    """A line and its marks for each run in each panel; the names of the runs are below."""
     from matplotlib.figure import Figure  # here, so that --help does without it
 
     figure = Figure(figsize=(10.5, 6 + 0.2 * len(runs)), layout="constrained")
