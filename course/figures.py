@@ -178,7 +178,7 @@ def baselines(k):
     name_lines(ax, ["k = 1", f"k = {k:.1f}"], 0.1)
     for name, x in {"reinforce": 0, "half": 1 / 15, "grpo": 1 / 8}.items():
         height = ((1 - x) ** 2 + 7 * k * x**2) / grpo
-        ax.plot(x, height, "o", color=UP, markersize=10)
+        ax.plot(x, height, "o", color="black", markersize=10)
         ax.text(x, height - 0.05, f"{name} {height:.2f}", ha="center", va="top")
     ax.set(xlabel="baseline b", ylabel="mean squared length\nrelative to grpo", ylim=(0.8, 1.4))
     ax.set_xticks([0, 0.05, 0.1, 0.15, 0.2])
@@ -192,7 +192,9 @@ def estimates(rules, truth):
     """rules: title -> estimates (N, 2) and their mean (2,): pushes on a reasoning and an answer."""
     axes = panels(len(rules), sharex=True, sharey=True)
     for ax, (name, (estimates, mean)) in zip(axes, rules.items()):
-        ax.scatter(*estimates.T, s=14, color=UP, alpha=0.4, linewidth=0, label="eight responses")
+        ax.scatter(
+            *estimates.T, s=14, color=NEUTRAL, alpha=0.4, linewidth=0, label="eight responses"
+        )
         ring = {"color": "none", "markeredgecolor": "black", "markeredgewidth": 2}
         ax.plot(*mean, "o", markersize=15, label="mean", **ring)
         ax.scatter(*truth, s=90, marker="x", color="black", linewidth=2, zorder=3, label="grad J")
@@ -218,9 +220,9 @@ def histograms(rules, length):
     means = []
     for (name, estimates), axes in zip(rules.items(), grid.T):
         for ax, part, truth in zip(axes, estimates.T, (length, 0.0)):
-            ax.hist(part, bins=40, range=(-0.6, 1.0), color=UP)
+            ax.hist(part, bins=40, range=(-0.6, 1.0), color=NEUTRAL, alpha=0.5)
             ax.axvline(truth, color="black", linewidth=2, label="grad J")
-            ax.axvline(part.mean(), color=DOWN, linewidth=4, linestyle=":", label="mean")
+            ax.axvline(part.mean(), color=GREEN, linewidth=4, linestyle=":", label="mean")
             ax.set(yticks=[], xticks=[-0.5, 0, 0.5])
         axes[0].set(title=name, xlabel="along grad J")
         axes[1].set(xlabel="across grad J")
@@ -243,8 +245,8 @@ def differences(found):
         bar = {"color": "black", "linewidth": 22, "alpha": 0.2, "solid_capstyle": "butt"}
         ax.plot([low, high], [row, row], **bar)
         ax.plot([mean, mean], [row - 0.3, row + 0.3], color="black", linewidth=2)
-        signs = [UP if value > 0 else DOWN for value in values]
-        ax.scatter(values, [row] * len(values), color=signs, s=80, alpha=0.7, linewidth=0, zorder=3)
+        dot = {"color": NEUTRAL, "s": 80, "alpha": 0.8, "linewidth": 0, "zorder": 3}
+        ax.scatter(values, [row] * len(values), **dot)
         told.append(f"{name}: from {min(values):.1f} to {max(values):.1f}, mean {mean:.1f}")
     ax.axvline(0, color="black", linewidth=1)
     ax.set_yticks(range(len(found)), found)

@@ -58,9 +58,10 @@ def print_scores(two):
     print(f"threshold {scores[0].mean():.2f}")
     grpo, nthr = (VARIANTS[name](two).A[0] for name in ("grpo", "nthr"))
     for i, response in enumerate(("ba", "bb")):
-        for t, token in enumerate(response):
+        for t, place in enumerate(("first token", "second token")):
             plain, new = (f"{round(A[i, t].item()):+}" for A in (grpo, nthr))
-            print(f"{token} of {response}: score {scores[i, t]:+.2f}   grpo {plain}   nthr {new}")
+            token = f"{response}, {place:12} {response[t]}"
+            print(f"{token}   score {scores[i, t]:+.2f}   grpo {plain}   nthr {new}")
 
 
 def pushes(rollout):
