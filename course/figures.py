@@ -205,7 +205,8 @@ def estimates(rules, truth):
     axes[-1].legend(handles, labels, frameon=False, loc="lower left", handletextpad=0)
     means = []
     for name, (_, mean) in rules.items():
-        means.append("{}: {:.2f} and {:.2f}".format(name.replace("\n", ", "), *mean.tolist()))
+        pair = (mean.round(decimals=2) + 0.0).tolist()  # + 0.0 makes 0 of -0
+        means.append("{}: {:.2f} and {:.2f}".format(name.replace("\n", ", "), *pair))
     show(
         "Estimates from eight responses as dots, for three estimators. Mean push on reasoning 1 "
         "and on the true answer after it: {}; grad J: {:.2f} and {:.2f}.".format(
@@ -245,8 +246,7 @@ def differences(found):
         bar = {"color": "black", "linewidth": 22, "alpha": 0.2, "solid_capstyle": "butt"}
         ax.plot([low, high], [row, row], **bar)
         ax.plot([mean, mean], [row - 0.3, row + 0.3], color="black", linewidth=2)
-        dot = {"color": NEUTRAL, "s": 80, "alpha": 0.8, "linewidth": 0, "zorder": 3}
-        ax.scatter(values, [row] * len(values), **dot)
+        ax.scatter(values, [row] * len(values), color=NEUTRAL, s=80, alpha=0.8, lw=0, zorder=3)
         told.append(f"{name}: from {min(values):.1f} to {max(values):.1f}, mean {mean:.1f}")
     ax.axvline(0, color="black", linewidth=1)
     ax.set_yticks(range(len(found)), found)

@@ -60,8 +60,13 @@ def print_scores(two):
     for i, response in enumerate(("ba", "bb")):
         for t, place in enumerate(("first token", "second token")):
             plain, new = (f"{round(A[i, t].item()):+}" for A in (grpo, nthr))
-            token = f"{response}, {place:12} {response[t]}"
-            print(f"{token}   score {scores[i, t]:+.2f}   grpo {plain}   nthr {new}")
+            print(
+                f"{response}, {place:12} {response[t]}",
+                f"score {scores[i, t]:+.2f}",
+                f"grpo {plain}",
+                f"nthr {new}",
+                sep="   ",
+            )
 
 
 def pushes(rollout):
