@@ -267,7 +267,9 @@ def test_statistics_are_of_the_group_and_not_of_the_batch(name):
     """Other groups have an influence: a mean is over the whole batch and not over the group, or a
     length counts padding.
     """
-    rollout = random_rollout([MIXED, FAIL, ONE, PASS, REAL], T=9, poison=math.nan)
+    rollout = random_rollout([PASS, FAIL, ONE, MIXED, REAL], T=20, poison=math.nan)
+    rollout.mask[1:, :, 5:] = False  # so most of T is padding, except in the first group
+    rollout.end &= rollout.mask
     order = torch.tensor([2, 0, 3, 1])
     for p in range(5):
         T = int(rollout.mask[p].sum(-1).max())
