@@ -244,7 +244,9 @@ def test_verifree_gives_numbers_computed_by_hand():
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant_equals_its_formula(name):
-    """Loops and tensors differ: a sign is lost, a neighbour is read, a case is forgotten."""
+    """Loops and tensors differ: a sign is lost, a neighbour is read, padding counts, a case is
+    forgotten, or a token is selected that should not be.
+    """
     assert name in FORMULAS, f"write the formula of {name!r} into FORMULAS in test_grpo.py"
     groups = [[MIXED, FAIL, PASS, ONE, REAL], [[0, 1, 0, 0, 0, 0, 1, 0]], [[1], [0]], [[1, 0]]]
     for T, rewards in enumerate(groups, start=2):
@@ -264,8 +266,8 @@ def test_nthr_selects_no_token_at_the_threshold():
 # ---- (3) Properties of all variants
 @pytest.mark.parametrize("name", VARIANTS)
 def test_statistics_are_of_the_group_and_not_of_the_batch(name):
-    """Other groups have an influence: a mean is over the whole batch and not over the group, or a
-    length counts padding.
+    """Other groups have an influence: a mean is over the whole batch and not over the group. Or a
+    mean over T counts padding, and then a longer neighbour changes it.
     """
     rollout = random_rollout([PASS, FAIL, ONE, MIXED, REAL], T=20, poison=math.nan)
     rollout.mask[1:, :, 5:] = False  # so most of T is padding, except in the first group
@@ -283,7 +285,7 @@ def test_statistics_are_of_the_group_and_not_of_the_batch(name):
 @pytest.mark.parametrize("poison", POISON)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_nan_in_the_padding_reaches_no_advantage(name, poison, dtype):
-    """Padding is multiplied by 0 and not selected away, but 0 * NaN is NaN."""
+    """NaN in the padding is multiplied by 0, which gives NaN, and not replaced."""
     poisoned = random_rollout([MIXED, FAIL, PASS, ONE], dtype=dtype, poison=poison)
     clean = random_rollout([MIXED, FAIL, PASS, ONE], dtype=dtype)
     A = apply(name, poisoned).A
@@ -310,7 +312,7 @@ def loss_by_loops(logprobs, old, A, mask, low, high, aggregate):
     "aggregate, value", [("token", 0.5), ("response", 0.0), ("constant", 1 / 24)]
 )
 def test_policy_loss_of_two_responses_by_hand(aggregate, value):
-    """The mean is over the wrong number of tokens. Here one response has 1 token, the other 3."""
+    """The mean is taken over the wrong number of tokens. Here the responses have 1 and 3 tokens."""
     x = random_rollout([[1, 0]], T=3)
     x.mask = torch.tensor([[[True, False, False], [True, True, True]]])
     A = torch.tensor([[[1.0, 0.0, 0.0], [-1.0, -1.0, -1.0]]], dtype=torch.float64)
@@ -325,8 +327,9 @@ def test_policy_loss_of_two_responses_by_hand(aggregate, value):
 @pytest.mark.parametrize("distance", [0.4, 30.0, 1e4])  # 0.4 gives ratios up to about 2
 @pytest.mark.parametrize("aggregate", ["token", "response", "constant"])
 def test_policy_loss_equals_its_formula(aggregate, distance):
-    """The min, the clip or the denominator is wrong. Or the loss is not finite, because of a large
-    ratio or a NaN in the padding.
+    """The loss only keeps the clipped product, it takes the max where A is negative, its clip has
+    other bounds, or the mean is taken over the wrong number of tokens. Or the loss is not finite:
+    padding that holds NaN is multiplied by 0, or a ratio is too large.
     """
     rollout = random_rollout([MIXED, ONE, FAIL, REAL], poison=math.nan)
     logprobs = (rollout.logprobs + distance * rollout.bias).requires_grad_()
@@ -346,8 +349,8 @@ def test_policy_loss_equals_its_formula(aggregate, distance):
     + [(-1, 0.5, -0.84, 0), (-1, 0.9, -0.90, -1), (-1, 1.0, -1.00, -1), (-1, 1.5, -1.50, -1)],
 )
 def test_clip_truth_table(sign, ratio, value, slope):
-    """The loss has only the clipped product, so a token that has moved the wrong way is not pushed
-    back. Or it has max in place of min for A < 0, and then nothing stops the push down either.
+    """The loss only keeps the clipped product, so a token that has moved the wrong way is not
+    pushed back. Or it takes the max where A is negative, and then nothing stops the push down.
     """
     old = torch.full((1, 1, 1), -1.5, dtype=torch.float64)
     logprobs = (old + math.log(ratio)).requires_grad_()
@@ -448,8 +451,8 @@ def read_alone(model, rollout):
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_the_kv_cache_gives_what_the_teacher_forced_pass_gives(task, temperature):
-    """The cache belongs to another prompt, or a position or a mask is wrong. Sampling then comes
-    from another policy than the one that is trained.
+    """The temperature is forgotten, the cache is not kept or belongs to another prompt, or a
+    position or a mask is wrong. Sampling is then from another policy than the one that is trained.
     """
     model = tiny_gpt().double()
     levels = [*reversed(task.levels), *task.levels]
@@ -464,8 +467,8 @@ def test_the_kv_cache_gives_what_the_teacher_forced_pass_gives(task, temperature
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logprobs_are_of_this_position_and_temperature(temperature):
-    """Log-probabilities are one position off, or of another temperature or group. The first ratio
-    is then not 1.
+    """A token is scored by the hidden vector after it and not by the one before it, the temperature
+    is forgotten, or other groups are read than `groups` says. The first ratio is then not 1.
     """
     model = tiny_gpt().double()
     rollout = sample(model, temperature=temperature)
@@ -479,8 +482,10 @@ def test_logprobs_are_of_this_position_and_temperature(temperature):
 
 
 def test_the_mask_has_the_end_token_and_nothing_after_it():
-    """Without the end token in the mask, a model never learns to end. With tokens after it, the
-    model is trained on text that nobody reads.
+    """Sampling ends with the first response that ends, and the others are cut off.
+
+    Or the mask is wrong. Without the end token in it, a model never learns to end. With tokens
+    after the end, the model is trained on text that nobody reads.
     """
     problems = [problem(SUM, [7, 8], 2), problem(SUM, [1, 2, 9], 3)]
     responses = [["15#15$", "15#15$7,", "15#1,5,"], ["$", "$$3$", "3,12#12$"]]
@@ -558,11 +563,12 @@ CASES = [
 
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_update_equals_its_steps_by_hand(options):
-    """One of many things in update is wrong.
+    """One of many things in update is wrong. If only the cases with `kl` fail, it is the KL term.
 
-    The KL term has its two policies swapped, a mean is over other tokens, gradients add up over
-    mini-batches, or a step is too long. A group is read without need, or is not read although the
-    KL term needs it. A true answer counts in the KL term. A NaN of the padding reaches the weights.
+    The weights are computed from one mini-batch, the two policies of the KL term are swapped, a
+    sign is lost, gradients add up over mini-batches, or a step is too long. Groups are read that
+    teach nothing, or with a KL term not all groups are read. Shares and means are divided by other
+    weights. A true answer counts in the KL term. A NaN of the padding reaches the weights.
     """
     how = DEFAULTS | options
     low, high = how["clip_low"], how["clip_high"]
@@ -638,7 +644,7 @@ def test_the_learning_rate_rises_and_falls(no_update):
 
 
 def test_one_optimiser_lasts_the_whole_run(no_update):
-    """Each training step makes a new optimiser, so Adam silently forgets its moments."""
+    """The optimiser is made anew in every step, so Adam silently forgets its moments."""
     args = train.parse_arguments("--width 8 --prompts 2".split())
     model = train.new_model(args)
     assert len([*islice(train.train(args, model), 3)]) == 3
@@ -651,7 +657,7 @@ def test_one_optimiser_lasts_the_whole_run(no_update):
 
 
 def test_one_critic_lasts_the_whole_run(no_update):
-    """A new critic in each step has learned nothing; a critic that learns at another rate."""
+    """The critic is made anew in every step, so it has learned nothing. Or it has another rate."""
     made = []
     called = []
 
@@ -692,7 +698,7 @@ def test_nothing_held_out_is_trained_on(task, no_update):
 
 @pytest.mark.parametrize("name", ["negative", "verifree"])  # verifree trains other tokens
 def test_the_reference_of_the_kl_term_is_the_model_before_training(name):
-    """The reference is the model itself or follows it, so the KL term is about 0."""
+    """The reference policy is the model itself and not a copy, so the KL term is about 0."""
     flags = f"--variant {name} --width 8 --prompts 4 --kl 0.1 --lr 0.1"
     args = train.parse_arguments(flags.split())
     model = train.new_model(args)
@@ -942,7 +948,9 @@ def test_maxrl_is_an_exact_gradient_in_expectation(G):
 # ---- (9) A policy that learns
 @pytest.mark.parametrize("sign", [+1, -1])
 def test_the_policy_learns(sign):
-    """Sampling, advantages and update do not fit together, although each of them is right."""
+    """A sign is lost. Or sampling, advantages and update do not fit together, although each of them
+    is right.
+    """
 
     def copy(level, draw):  # 7=07# 7
         n = draw(0, 10)

@@ -108,7 +108,7 @@ def test_verifree_teaches_nothing_where_nothing_is_left_to_learn():
 
 
 def test_tokens_are_drawn_from_the_recorded_distribution():
-    """With a top-k or at another temperature pi_old is not what is recorded."""
+    """Tokens are drawn from other probabilities than those that are kept: another temperature."""
     rollout = sample(tiny_gpt(), (2,), G=8000, temperature=0.7, max_new_tokens=1)
     close(rollout.tokens.flatten().bincount(minlength=V) / 8000, rollout.probs[0, 0, 0], 0.03)
     assert sample(tiny_gpt()).texts == sample(tiny_gpt()).texts != sample(tiny_gpt(), seed=1).texts
@@ -149,7 +149,9 @@ def test_padding_and_longer_neighbours_change_no_loss_or_gradient():
 @pytest.mark.parametrize("poison", [*POISON[:3], 1e300])
 @pytest.mark.parametrize("poisoned", [0, 1, 2])  # logprobs, old_logprobs or A
 def test_nan_in_the_padding_reaches_no_loss_or_gradient(poisoned, poison):
-    """One NaN makes the loss NaN, and then every weight; 0 * inf in a gradient does too."""
+    """Padding that holds NaN is multiplied by 0, which gives NaN, also in the gradient. Or it is
+    replaced only after the exponential. One NaN in the loss makes every weight NaN.
+    """
     rollout = random_rollout([MIXED, ONE, FAIL, REAL])
     results = []
     for padding in (0.0, poison):

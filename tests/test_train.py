@@ -71,7 +71,9 @@ def loop(arguments: str):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_and_task_leaves_the_same_files(variant, task):
-    """A variant or task that was never run, or a file or column that only some have."""
+    """A column of the metrics is missing, or a step does not yield what `train` promises. Or a
+    variant or a task cannot be run.
+    """
     assert run(f"--variant {variant} --task {task} --seed 3") == (0, [])
     [left] = Path("out").iterdir()
     assert {path.name for path in left.iterdir()} == {"metrics.csv", "model.pt", "summary.json"}
@@ -111,7 +113,9 @@ def test_the_base_model_is_made_on_one_thread_and_always_the_same(monkeypatch):
 
 
 def test_what_a_seed_decides():
-    """One order of problems for all seeds; randomness that no seed decides."""
+    """All seeds have one order of problems. Or the responses are sampled with the global generator,
+    or `new_model` is called for a variant that is not a class, which sets the seed again.
+    """
     texts = []
     for n, seed in enumerate((0, 0, 1)):
         steps = loop(f"--seed {seed}")
@@ -192,7 +196,9 @@ def test_what_the_base_model_depends_on():
 
 
 def test_which_problems_and_samples_a_seed_decides():
-    """Variants that see other problems at one seed, or all seeds the same; another generator."""
+    """The responses are sampled with the global generator. Or variants see other problems at one
+    seed, or all seeds see the same ones.
+    """
 
     def first_steps(flags):
         args = parsed(f"--steps 9 {flags}")
@@ -222,7 +228,7 @@ def test_every_problem_of_the_pool_can_be_drawn(monkeypatch):
 
 
 def test_what_reaches_the_update(monkeypatch):
-    """A setting that is read and then forgotten, or that the table LOSS overrides."""
+    """A setting of the command line does not reach the sampling or the update."""
     update = Mock(return_value={"loss": 0.0, "grad_norm": 0.0})
     monkeypatch.setattr(train, "update", update)
     rollout, *_ = next(loop("--temperature 0.7"))
@@ -362,7 +368,9 @@ def test_evaluation(monkeypatch):
 
 
 def test_rows_have_accuracy_every_25_steps_at_temperature_1_of_one_response(monkeypatch):
-    """Accuracy every 50 steps, or a step late; at --temperature, greedy, or of more responses."""
+    """Accuracy is measured at other steps than every 25th and the last, or before the update. Or it
+    is that of another temperature, or of more responses.
+    """
     monkeypatch.setattr(train.Task, "reasoning_correct", reasoned)
     args = parsed("--steps 52 --prompts 2 --temperature 0.5 --lr 0.01 --seed 1")
     model = train.base_model(args)

@@ -3,7 +3,7 @@
 Each folder has the files of one student. A check takes the functions of one part from one of these
 files, and the student's own functions and imports that they need. Everything else is the project's
 code, so a mistake costs only its own part. If a test fails, the program prints the docstring of the
-test and the message of its assertion, which name the mistake, and the usual mistakes of the part.
+test, the message of its assertion if it has one, and the usual mistakes of the part.
 With --draw WORD it draws two questions for each student and prints the answers in place of grading.
 
 A check runs in a copy of the project, in a separate process, for --limit seconds at most. This
