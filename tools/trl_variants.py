@@ -69,7 +69,7 @@ def trl_settings(variant: str) -> dict:
     TRL multiplies the KL term by the ratio unless use_bias_correction_kl is False. With False, its
     `beta` is the `--kl` of train.py; with `beta` 0, its default, there is no KL term.
     TRL samples in training mode. With the dropout of 0.1 that a GPT-2 has by default, the base
-    model of `add` solved 0.8 % of its problems instead of 21 %.
+    model of `add` solved 2 % of its problems instead of 14 %.
     """
     loss = {"clip_low": 0.2, "clip_high": 0.2, "aggregate": "token"} | LOSS.get(variant, {})
     clip = {"epsilon": loss["clip_low"], "epsilon_high": loss["clip_high"]}
