@@ -76,8 +76,8 @@ We depart from the original, arXiv 2402.03300, in six ways:
 - The clip range may differ below and above, because the variant `ngrpo` needs this.
 - A rollout gives four optimiser steps, each on a mini-batch of groups. The original makes one step,
   but then the ratio is always 1, and the clip never acts.
-- A group whose advantages are all 0 is not read, because it has no gradient. If no other group is
-  left, we make no optimiser step: Adam's momentum would move the weights even then.
+- Without a KL term, groups whose advantages are all 0 are not read: they have no gradient. If no
+  group is left, we make no optimiser step: Adam's momentum would move the weights even then.
 - A gradient longer than `max_grad_norm`, 0.01, is scaled down to it. Nearly all are longer, so
   nearly all get one length, and variants are compared by their direction. Adam does not ensure
   this: it divides by the size of recent gradients, so a gradient that is longer than these makes a
