@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import sys
 import time
 from argparse import Namespace
@@ -849,6 +850,30 @@ def test_the_bar(monkeypatch):
         if there:
             assert "nthr   0% |" in text and "] 0.71" not in text and ", reward 0.71]" in text
             assert text.split("\r")[-1] == "" and not text.split("\r")[-2].strip()  # it goes
+
+
+class Often(train.tqdm):
+    """A bar that is drawn after every step, and not ten times a second at most."""
+
+    def __init__(self, *given, **more):
+        super().__init__(*given, mininterval=0, **more)
+
+
+def test_a_run_in_a_terminal_shows_its_bars(monkeypatch):
+    """A traceback in a terminal only; a bar without the variant, the step, the share or the reward.
+
+    The other tests have no terminal, so no bar is ever drawn in their runs.
+    """
+    monkeypatch.setattr(train, "tqdm", Often)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TQDM_DISABLE", "")
+    train.main([*SMALL, "--variant", "nthr", "--steps", "3"])
+    drawn = sys.stderr.getvalue().split("\r")
+    assert any(re.match(r"warm-up: optimiser step 19 \[.*, [0-9]+% correct\]", x) for x in drawn)
+    for step, share in ((0, 0), (1, 33), (2, 67), (3, 100)):
+        reward = r", reward [01]\.[0-9]{2}\]" if step else r"\]"
+        layout = rf"nthr +{share}% \|[# ]*\| {step}/3 \[.*{reward}"
+        assert any(re.match(layout, x) for x in drawn), f"training step {step}"
 
 
 def test_a_closed_standard_error_stops_no_run(monkeypatch):
