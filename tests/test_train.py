@@ -155,6 +155,34 @@ def test_a_run_may_be_given_its_base_model(monkeypatch):
     assert not torch.equal(model.unembed.weight, first["unembed.weight"])
 
 
+def test_a_run_computes_on_its_device(monkeypatch):
+    """A model, a critic or a generator that stays on the CPU: a run on a GPU is then a traceback.
+
+    "meta" plays the GPU. Nothing can be sampled on it, so the run ends there.
+    """
+    args = parsed("--variant critic")
+    args.device = "meta"
+    model = train.base_model(args)
+    generator = Mock()
+    monkeypatch.setattr(torch, "Generator", generator)
+    optimizer = lambda weights, fused: torch.optim.SGD(weights)  # noqa: E731
+    monkeypatch.setattr(torch.optim, "Adam", optimizer)  # the fused one needs a real device
+    monkeypatch.setattr(train, "sample_rollout", Mock(side_effect=KeyboardInterrupt))
+    networks = [model]
+
+    class Noted:
+        def __init__(self, network, lr):
+            networks.append(network)
+
+    with pytest.raises(KeyboardInterrupt):
+        next(train.train(args, model, {"critic": Noted}))
+    with pytest.raises(KeyboardInterrupt):
+        train.evaluate(model, ADD, "x", temperature=1.0)
+    assert [str(call.args[0]) for call in generator.call_args_list] == ["meta", "meta"]
+    weights = [weight for network in networks for weight in network.parameters()]
+    assert len(networks) == 2 and all(weight.is_meta for weight in weights)
+
+
 @pytest.mark.parametrize("name, task", TASKS.items(), ids=TASKS)
 def test_the_longest_rows_have_columns(name, task, monkeypatch):
     """A model with too few columns stops a run of `likelihood` once a response has no marker."""
