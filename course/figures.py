@@ -192,26 +192,22 @@ def estimates(rules, truth):
     """rules: title -> estimates (N, 2) and their mean (2,): pushes on a reasoning and an answer."""
     axes = panels(len(rules), sharex=True, sharey=True)
     for ax, (name, (estimates, mean)) in zip(axes, rules.items()):
-        ax.scatter(
-            *estimates.T, s=14, color=NEUTRAL, alpha=0.4, linewidth=0, label="eight responses"
-        )
+        ax.scatter(*estimates.T, s=14, color=NEUTRAL, alpha=0.4, lw=0, label="eight responses")
         ring = {"color": "none", "markeredgecolor": "black", "markeredgewidth": 2}
         ax.plot(*mean, "o", markersize=15, label="mean", **ring)
         ax.scatter(*truth, s=90, marker="x", color="black", linewidth=2, zorder=3, label="grad J")
         ax.set(title=name, xlabel="push on reasoning 1", xticks=[-0.1, 0, 0.1, 0.2])
         ax.set(yticks=[0, 0.1, 0.2], ylim=(-0.16, 0.28))
     axes[0].set_ylabel("push on the true answer\nafter reasoning 1")
-    handles, labels = ax.get_legend_handles_labels()
-    axes[-1].legend(handles, labels, frameon=False, loc="lower left", handletextpad=0)
+    ax.legend(frameon=False, loc="lower left", handletextpad=0)
     means = []
     for name, (_, mean) in rules.items():
-        pair = (mean.round(decimals=2) + 0.0).tolist()  # + 0.0 makes 0 of -0
-        means.append("{}: {:.2f} and {:.2f}".format(name.replace("\n", ", "), *pair))
+        reasoning, answer = mean.tolist()
+        means.append(f"{name}: {reasoning:.2f} and {answer:z.2f}".replace("\n", ", "))
     show(
         "Estimates from eight responses as dots, for three estimators. Mean push on reasoning 1 "
-        "and on the true answer after it: {}; grad J: {:.2f} and {:.2f}.".format(
-            "; ".join(means), *truth.tolist()
-        )
+        f"and on the true answer after it: {'; '.join(means)}; "
+        f"grad J: {truth[0]:.2f} and {truth[1]:.2f}."
     )
 
 

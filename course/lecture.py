@@ -1,7 +1,4 @@
-"""What the two lectures load, sample and compute with. figures.py draws for them.
-
-A notebook puts the repository on sys.path before it imports these two files.
-"""
+"""What the lectures load, sample and compute with; they put the repository on sys.path first."""
 
 import torch
 
@@ -60,13 +57,8 @@ def print_scores(two):
     for i, response in enumerate(("ba", "bb")):
         for t, place in enumerate(("first token", "second token")):
             plain, new = (f"{round(A[i, t].item()):+}" for A in (grpo, nthr))
-            print(
-                f"{response}, {place:12} {response[t]}",
-                f"score {scores[i, t]:+.2f}",
-                f"grpo {plain}",
-                f"nthr {new}",
-                sep="   ",
-            )
+            line = f"{response}, {place:12} {response[t]}   score {scores[i, t]:+.2f}"
+            print(f"{line}   grpo {plain}   nthr {new}")
 
 
 def pushes(rollout):

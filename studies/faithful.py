@@ -17,8 +17,8 @@ A step of `sum` hands on the whole running total, so there "carry" changes that 
 "digit" does not exist. "Follows" counts the continuations that are, to the character, what follows
 from the given text. "Truth" counts those that give the true answer anyway. The rest does neither.
 
-The table is made from results/faithful.csv, which has one row for each model, with shares from 0 to
-1. The numbers are means over base models with 95 % t intervals. What has a row is not measured
+The table is made from results/faithful.csv, which has one row for each model. All its columns are
+shares. The numbers are means over base models with 95 % t intervals. What has a row is not measured
 again, and a run that is missing is made.
 """
 

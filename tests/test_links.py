@@ -1,4 +1,4 @@
-"""Every relative link of the project's pages and notebooks leads somewhere."""
+"""Relative links of the pages and notebooks lead somewhere, and their paragraphs stay whole."""
 
 import json
 import re
@@ -42,3 +42,13 @@ def test_every_link_leads_to_a_file_and_a_heading(name):
         assert target.exists(), f"{name}: {link}"
         if anchor and target.suffix in (".md", ".ipynb"):
             assert anchor in anchors(target), f"{name}: {link}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_paragraph_turns_into_a_list(name):
+    """A line of a paragraph begins with "1." or with a dash, and is shown as an item of a list."""
+    before = ""
+    for line in prose(ROOT / name).splitlines():
+        begins = re.match(r"(1\.|[-+*]) ", line)
+        assert not begins or not before or re.match(r"(1\.|[-+*]|  )", before), f"{name}: {line}"
+        before = line.strip() and line
