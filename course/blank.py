@@ -4,7 +4,8 @@ The body of a function becomes `raise NotImplementedError`; its signature and do
 part that begins with loops the docstring also goes, because it shows the formula. `FORMULAS.rloo`
 means the entry "rloo" of the table FORMULAS, which is removed. The program prints the commands that
 check what you write. With --all it blanks the whole assignment, course/README.md, except the extra
-part. With --all --without 8 it leaves part 8 written. Run it in a copy of the project.
+part. With --all --without 8 it leaves part 8 written, and a note at the top of the page says so.
+Run it in a copy of the project.
 """
 
 import ast
@@ -19,6 +20,11 @@ from symtable import symtable
 # A part of the page. files: file -> functions to write there. points: 0 for an extra part
 Part = namedtuple("Part", "title points files command mistakes question")
 PART = r"(?s)(.+?) \((\d+) p.+?Write\S+ (.+?)\n\n.+?(python -m pytest.+?)\n.+?mistakes\S+ (.+?)\n\n"
+NOTE = """
+
+**Skip these parts, because they are already solved in this copy: {}.** Their points and their
+questions do not count, so you can reach fewer than 70 and 30 points.
+"""
 WITHOUT = {"action": "append", "default": [], "metavar": "PART", "choices": [*"123456789", "10"]}
 
 
@@ -99,6 +105,9 @@ def main() -> None:
         page = f"What to write is described in course/README.md: {part.title}."
         source = blanked(read(file), name, page if "test_grpo.py" in part.files else "")
         Path(file).write_text(source, encoding="utf-8")
+    if options.all and options.without:
+        page = read("course/README.md").replace("\n", NOTE.format(", ".join(options.without)), 1)
+        Path("course/README.md").write_text(page, encoding="utf-8")
     print(*dict.fromkeys(where[name][0].command for name in names), sep="\n")
 
 

@@ -132,6 +132,7 @@ def test_a_handout_is_complete_or_not_there(tmp_path):
     done = hand_out(made, "generat")
     assert done.returncode == 2 and "allowed are" in done.stderr and not made.exists()
     assert hand_out(made, "--without", "8", "--without", "10").returncode == 0
+    assert "already solved in this copy: 8, 10." in read(made / "course" / "README.md")[:300]
     for part in assignment():
         name = sum(part.files.values(), [])[-1]
         body = ast.unparse(node(made, [*part.files][-1], name))
