@@ -59,9 +59,13 @@ def test_a_lecture_can_be_shown(name):
     assert len(figures) >= 7
 
 
-def test_my_own_task_and_reward(tmp_path):
+@pytest.mark.parametrize("reward", ["Strict", "Partial"])
+def test_my_own_task_and_reward(tmp_path, reward):
     """A name that the page's program registers was moved, or its reward is not what trains."""
-    (program,) = blocks("own-task.md")
+    program, split, partial = blocks("own-task.md")
+    if reward == "Partial":
+        begin, end = program.split('TASKS["max"] = Strict')
+        program = f'{begin}{partial}\n{split}\nTASKS["max"] = Partial{end}'
     (tmp_path / "my_task.py").write_text(program)
     line = "my_task.py --task max --steps 20 --prompts 8 --layers 1 --width 32 --out runs"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TQDM_DISABLE": "1"}
@@ -72,5 +76,7 @@ def test_my_own_task_and_reward(tmp_path):
         rows = [row for row in csv.DictReader(file) if row["reward"]]
     assert len(rows) == 20
     assert any(float(row["grad_norm"]) > 0 for row in rows)
-    # The page's reward is 1 only where the reasoning is correct as well.
-    assert all(float(row["reward"]) <= float(row["reasoning_correct"]) for row in rows)
+    if reward == "Strict":  # it is 1 only where the reasoning is correct as well
+        assert all(float(row["reward"]) <= float(row["reasoning_correct"]) for row in rows)
+    else:  # some rewards are neither 0 nor 1: the mean of 64 is no whole number of 64ths
+        assert any(64 * float(row["reward"]) % 1 > 0.001 for row in rows)
