@@ -35,14 +35,14 @@ def test_significance():
     assert common.interval([1, 2, 3]) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
     assert common.sign_flips([1, 2, 4, 8]) == 2 / 16
     assert common.sign_flips([3, -1, 2]) == 4 / 8  # 4 and 6, each with its mirror image
-    assert common.sign_flips([0.1, 0.2, -0.3]) == 1  # the sum is 0, but for rounding
+    assert common.sign_flips([0.1, 0.2, -0.3]) == 1  # the sum is 0, except for rounding
     p = {"c": 0.015, "a": 0.04, "b": 0.03, "d": 0.001}
     assert common.holm(p, 4) == {"d", "c"}  # b is above 0.05 / 2, and so a does not count
     assert common.holm(p, 6) == {"d"}
 
 
 def test_rates():
-    """A rate that is chosen too early, on other base models, or of the grid alone."""
+    """A rate that is chosen too early, on other base models, or only from the grid."""
     rows = searched("add", "grpo", [0.7, 0.6, 0.5]) + searched("add", "nthr", [0.7, 0.6, 0.8])
     rows += made("add", "grpo", 6e-4, [0.9] * 6, range(4, 10))
     assert protocol.chosen_rate(rows, "add", "culling") == 3e-4

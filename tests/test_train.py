@@ -52,7 +52,7 @@ def parsed(arguments: str):
 
 
 def run(arguments: str = "") -> tuple[int | str, list[str]]:
-    """What a small run exits with, and its lines on standard error, but for progress bars."""
+    """What a small run exits with, and its lines on standard error, without progress bars."""
     code = 0
     with redirect_stderr(StringIO()) as errors:
         try:
@@ -122,7 +122,7 @@ def test_what_a_seed_decides():
         steps = loop(f"--seed {seed}")
         torch.manual_seed(n)  # from which nothing is drawn
         texts.append([(rollout.problems[0], rollout.texts) for rollout, *_ in steps])
-        assert torch.initial_seed() == n  # a critic, which seeds again, is built for `critic` alone
+        assert torch.initial_seed() == n  # a critic, which seeds again, is only built for `critic`
     assert texts[0] == texts[1]
     assert texts[0][0][0] != texts[2][0][0]
 
