@@ -79,4 +79,5 @@ def test_my_own_task_and_reward(tmp_path, reward):
     if reward == "Strict":  # it is 1 only where the reasoning is correct as well
         assert all(float(row["reward"]) <= float(row["reasoning_correct"]) for row in rows)
     else:  # some rewards are neither 0 nor 1: the mean of 64 is no whole number of 64ths
-        assert any(64 * float(row["reward"]) % 1 > 0.001 for row in rows)
+        sums = [64 * float(row["reward"]) for row in rows]
+        assert any(abs(total - round(total)) > 0.01 for total in sums)
