@@ -32,6 +32,7 @@ gradient flows through A. Padding may hold anything, even NaN, and 0 * NaN is Na
 """
 
 from dataclasses import replace
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -267,9 +268,12 @@ def likelihood(rollout: Rollout) -> Rollout:
     differences of L large. With language models, accuracy fell: L only says how well the true
     answer follows the reasoning, so the reasoning with the largest L is pushed up, right or wrong.
     """
-    all_fail = (rollout.rewards == 0).all(1, keepdim=True)
-    L = answer_likelihood(rollout)  # (P, G)
-    return on_tokens(rollout, standardise(torch.where(all_fail, L, rollout.rewards)))
+    all_fail = (rollout.rewards == 0).all(1)  # (P,)
+    rewards = rollout.rewards.clone()
+    if all_fail.any():  # only these groups are read
+        L = answer_likelihood(only(rollout, all_fail))  # (number of these groups, G)
+        rewards[all_fail] = L.to(rewards.dtype)
+    return on_tokens(rollout, standardise(rewards))
 
 
 def verifree(rollout: Rollout) -> Rollout:
@@ -397,6 +401,17 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
 
 
 # ---- Forward passes that only some variants need
+def only(rollout: Rollout, chosen: Tensor) -> Rollout:
+    """The rollout with only some of its groups: those where chosen (P,) is True."""
+    kept = {}
+    for name, x in vars(rollout).items():
+        if isinstance(x, Tensor):
+            kept[name] = x[chosen]
+        if isinstance(x, list):
+            kept[name] = [*compress(x, chosen.tolist())]
+    return replace(rollout, **kept)
+
+
 def written(rollout: Rollout, texts: list[str], temperature: float) -> Rollout:
     """The rollout with other responses, given as P*G texts, one group after the other.
 

@@ -803,6 +803,28 @@ def test_answer_likelihood_equals_one_row_at_a_time():
         close(L[g, i], p.prod())
 
 
+def test_likelihood_reads_only_all_fail_groups():
+    """All groups are read, although L is used in all-fail groups only, or L is of another group."""
+    model = tiny_gpt().double()
+    x = sample(model, levels=(2, 5, 4, 3, 2))
+    x.rewards = torch.tensor([MIXED, FAIL, PASS, FAIL, ONE], dtype=torch.float64)
+    L = advantages.answer_likelihood(x)  # of all groups
+    read = []
+    model.register_forward_pre_hook(lambda model, given: read.append(len(given[0])))
+    found = advantages.likelihood(x).A
+    assert max(read) == 2 * 4  # the longest batch has the responses of two groups
+    for p, rewards in enumerate(x.rewards.tolist()):
+        values = rewards if any(rewards) else L[p].tolist()
+        for i in range(4):
+            close(
+                found[p, i][x.mask[p, i]], standardised(values, i) + 0 * found[p, i][x.mask[p, i]]
+            )
+    read.clear()
+    x.rewards[[1, 3]] = torch.tensor([MIXED, ONE], dtype=torch.float64)
+    close(advantages.likelihood(x).A, advantages.grpo(x).A, 0)
+    assert not read
+
+
 def test_the_critic_judges_the_token_it_has_read():
     """The critic is read one token too early, where its output is a baseline. Or its loss has lost
     the minus.
