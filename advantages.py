@@ -323,10 +323,11 @@ def forking(rollout: Rollout) -> Rollout:
     is 0.72, so two of ten tokens keep A_i. Tokens at the quantile are kept, so a group with equal H
     keeps all. In the paper this is better than grpo on large language models.
     """
-    H = torch.special.entr(rollout.probs).sum(-1)  # (P, G, T)
-    H = H.masked_fill(~rollout.mask, torch.nan)  # nanquantile leaves the padding out
-    threshold = H.flatten(1).nanquantile(0.8, dim=1)[:, None, None]  # (P, 1, 1)
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
+    counted = rollout.mask & (A != 0).any(1, keepdim=True)  # (P, G, T)
+    H = torch.special.entr(rollout.probs).sum(-1)  # (P, G, T)
+    H = H.masked_fill(~counted, torch.nan)  # nanquantile leaves the others out
+    threshold = H.nanquantile(0.8)  # NaN if no group has an advantage
     return on_tokens(rollout, torch.where(H >= threshold, A, 0.0))
 
 
