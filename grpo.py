@@ -89,7 +89,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from model import GPT, generate, read_responses
+from model import GPT, at_least_float32, generate, read_responses
 from tasks import EOS, EOS_ID, TOKENIZER, Problem
 
 
@@ -163,7 +163,8 @@ def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tenso
     """
     tokens = rollout.tokens[groups]
     h = read_responses(model, rollout.prompts[groups], tokens[..., :-1])  # none follows the last
-    logprobs = (model.unembed(h) / rollout.temperature).log_softmax(-1)  # (P, G, T, V)
+    logits = at_least_float32(model.unembed(h))  # (P, G, T, V)
+    logprobs = (logits / rollout.temperature).log_softmax(-1)
     return logprobs.gather(-1, tokens[..., None])[..., 0].masked_fill(~rollout.mask[groups], 0.0)
 
 
@@ -175,6 +176,8 @@ def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None
         "response"  the length of the response, as in the original: all responses count alike
         "constant"  max_length, as in Dr. GRPO (arXiv 2503.20783)
     """
+    if aggregate == "constant" and max_length is None:
+        raise ValueError('aggregate "constant" needs max_length: the most tokens of a response')
     lengths = mask.sum(-1, keepdim=True).clamp(min=1)  # |y_i|, (P, G, 1)
     length = {"token": lengths.float().mean(), "response": lengths, "constant": max_length}
     return mask / (lengths.numel() * length[aggregate])
@@ -221,6 +224,8 @@ def k3(d: Tensor) -> Tensor:
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.0) -> Tensor:
     """One optimiser step. Limits the gradient's norm to max_norm. Returns the norm before that."""
+    if len(optimizer.param_groups) > 1:
+        raise ValueError("the optimiser needs one parameter group: one norm and one learning rate")
     optimizer.zero_grad()
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_norm)
@@ -260,6 +265,7 @@ def update(
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)
     sampled = weights if rollout.given is None else weights.masked_fill(rollout.given, 0.0)
     groups = ((A != 0).any(2).any(1) | (kl > 0)).nonzero()[:, 0]
+    minibatches = min(minibatches, max(len(groups), 1))  # there are no more parts than groups
     parts = [part for part in groups.tensor_split(minibatches) if len(part)]
     sums = torch.zeros(4, device=A.device)
     for part in parts:
