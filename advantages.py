@@ -331,6 +331,32 @@ def forking(rollout: Rollout) -> Rollout:
     return on_tokens(rollout, torch.where(H >= threshold, A, 0.0))
 
 
+def gspo(rollout: Rollout) -> Rollout:
+    """Group sequence policy optimization (GSPO): one ratio per response. arXiv 2507.18071.
+
+        A_{i,t} = A_i as in grpo;   the loss has loss_type "gspo" (policy_loss; table LOSS)
+
+    A response has one reward, so the paper gives it one ratio: the geometric mean of the ratios of
+    its tokens. A response whose ratio leaves the clip range loses the gradient of all its tokens at
+    once. The mean of many small differences is smaller than one of them, so the paper's range is
+    narrow, from 0.0003 below 1 to 0.0004 above it. Our responses are short, and ours is a hundred
+    times as wide. The loss averages over each response first, as in the paper.
+    """
+    return grpo(rollout)
+
+
+def cispo(rollout: Rollout) -> Rollout:
+    """Clipped importance sampling policy optimization (CISPO). arXiv 2506.13585, Eq. 4 and 5.
+
+        A_{i,t} = A_i as in grpo;   the loss has loss_type "cispo" (policy_loss; table LOSS)
+
+    Under grpo the clip takes the gradient of a token away once its ratio has gone far enough. CISPO
+    keeps the gradient of every token and cuts only the ratio that it is multiplied by, here at 5.
+    It has no lower limit, so a push down never ends.
+    """
+    return grpo(rollout)
+
+
 def nthr_scores(rollout: Rollout) -> Tensor:
     """The scores s (P, G, T): how much a push on each token moves its group's correct responses.
 
@@ -484,9 +510,11 @@ def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
 # Each name -> a function that returns a Rollout with A, or a class. A run makes one instance of a
 # class and calls that like a function.
 ALL = [grpo, dr_grpo, rloo, maxrl, pos_only, reinforce, half, Critic, compensation]
-ALL += [culling, negative, ngrpo, likelihood, verifree, forking, nthr]
+ALL += [culling, negative, ngrpo, likelihood, verifree, forking, nthr, gspo, cispo]
 VARIANTS = {variant.__name__.lower(): variant for variant in ALL}
 
 # Settings of grpo.update that belong to a variant, unless the command line gives others.
 LOSS = {"ngrpo": {"clip_low": 0.16, "clip_high": 0.24}}
 LOSS |= {name: {"aggregate": "constant"} for name in ("dr_grpo", "reinforce")}
+LOSS["gspo"] = {"loss_type": "gspo", "aggregate": "response", "clip_low": 0.03, "clip_high": 0.04}
+LOSS["cispo"] = {"loss_type": "cispo", "clip_low": 1.0, "clip_high": 4.0}  # 1.0: no lower limit

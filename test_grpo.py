@@ -176,6 +176,8 @@ FORMULAS = {  # A_{i,t} in a group x, which has x.r[i], x.L[i], x.tokens[i][t], 
     "verifree": verifree_at,
     "forking": forking_at,
     "nthr": nthr_at,
+    "gspo": lambda x, i, t: standardised(x.r, i),
+    "cispo": lambda x, i, t: standardised(x.r, i),
 }
 
 
@@ -306,13 +308,23 @@ def test_nan_in_the_padding_reaches_no_advantage(name, poison, dtype):
 
 
 # ---- (4) The loss
-def loss_by_loops(logprobs, old, A, mask, low, high, aggregate):
-    """- sum_{i,t} min(ratio A, clip(ratio, 1 - low, 1 + high) A) / sum_i |y_i|"""
+def loss_by_loops(logprobs, old, A, mask, low, high, aggregate, loss_type="grpo"):
+    """- sum_{i,t} min(ratio A, clip(ratio, 1 - low, 1 + high) A) / sum_i |y_i|
+
+    gspo: ratio is sg[s_i] pi_theta / sg[pi_theta], where s_i is the response's geometric mean.
+    cispo: a term is sg[min(ratio, 1 + high)] A ln pi_theta.  sg: as a number, without gradient.
+    """
     gains = {}  # of each response (g, i)
     for g, i, t in mask.nonzero().tolist():
         a = A[g, i, t]
-        ratio = (logprobs[g, i, t] - old[g, i, t]).clamp(-20, 20).exp()  # kept finite
+        logp = logprobs[g, i, t]
+        ratio = (logp - old[g, i, t]).clamp(-20, 20).exp()  # kept finite
+        if loss_type == "gspo":
+            row = [(logprobs[g, i, k] - old[g, i, k]).item() for k in mask[g, i].nonzero()[:, 0]]
+            ratio = (mean(row) + logp - logp.item()).clamp(-20, 20).exp()
         gain = min(ratio * a, ratio.clamp(1 - low, 1 + high) * a)
+        if loss_type == "cispo":
+            gain = min(ratio.item(), 1 + high) * a * logp
         gains.setdefault((g, i), []).append(gain)
     if aggregate == "response":
         return -sum(sum(response) / len(response) for response in gains.values()) / len(gains)
@@ -336,23 +348,41 @@ def test_policy_loss_of_two_responses_by_hand(aggregate, value):
     assert tensors.item() == pytest.approx(value, abs=1e-6), f"tensors, {aggregate}: {said}"
 
 
+@pytest.mark.parametrize("loss_type", ["grpo", "gspo", "cispo"])
 @pytest.mark.parametrize("distance", [0.4, 30.0, 1e4])  # 0.4 gives ratios up to about 2
 @pytest.mark.parametrize("aggregate", ["token", "response", "constant"])
-def test_policy_loss_equals_its_formula(aggregate, distance):
+def test_policy_loss_equals_its_formula(aggregate, distance, loss_type):
     """The loss only keeps the clipped product, it takes the max where A is negative, its clip has
     other bounds, or the mean is taken over the wrong number of tokens. Or the loss is not finite:
     padding that holds NaN is multiplied by 0, or a ratio is too large.
+
+    gspo: the ratio is the product and not the geometric mean, the mean counts padding, or all
+    tokens get the mean of A. cispo: a ratio has a lower limit, or the gradient also flows through
+    the weight.
     """
     rollout = random_rollout([MIXED, ONE, FAIL, REAL], poison=math.nan)
     logprobs = (rollout.logprobs + distance * rollout.bias).requires_grad_()
     A = apply("critic", rollout).A
     weights = token_weights(rollout.mask, aggregate, max_length=24)
     for low, high in ((0.2, 0.2), (0.16, 0.24), (0.3, 0.1)):
-        loss = policy_loss(logprobs, rollout.logprobs, A, weights, low, high)
-        oracle = loss_by_loops(logprobs, rollout.logprobs, A, rollout.mask, low, high, aggregate)
+        how = (low, high, loss_type)
+        loss = policy_loss(logprobs, rollout.logprobs, A, weights, *how)
+        how = (low, high, aggregate, loss_type)
+        oracle = loss_by_loops(logprobs, rollout.logprobs, A, rollout.mask, *how)
         torch.testing.assert_close(loss, oracle)
         gradients = [torch.autograd.grad(x, logprobs)[0] for x in (loss, oracle)]
         torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "gspo", "cispo"])
+def test_at_ratio_1_every_loss_type_has_the_gradient_of_grpo(loss_type):
+    """A loss type changes more than what ratio and clip do, for example the credit of a token."""
+    rollout = random_rollout([MIXED, ONE, FAIL, REAL], poison=math.nan)
+    A = apply("critic", rollout).A  # it differs from token to token
+    logprobs = rollout.logprobs.clone().requires_grad_()
+    weights = token_weights(rollout.mask)
+    loss = policy_loss(logprobs, rollout.logprobs, A, weights, loss_type=loss_type)
+    close(torch.autograd.grad(loss, logprobs)[0], -weights * A)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +401,7 @@ def test_clip_truth_table(sign, ratio, value, slope):
     loss.backward()
     assert loss.item() == pytest.approx(-2 * value)
     assert logprobs.grad.item() == pytest.approx(-2 * slope * ratio)  # d ratio / d logp = ratio
-    ratio, clipped = ratios(logprobs, old, 0.16, 0.24)
+    ratio, clipped = ratios(logprobs, old, A != 0, 0.16, 0.24)
     assert (clipped * A < ratio * A).item() == (slope == 0)  # clip_fraction counts these
 
 
@@ -564,12 +594,14 @@ def test_the_three_checks_ask_three_things():
 
 # ---- (6) One update
 DEFAULTS = {"minibatches": 4, "aggregate": "token", "kl": 0.0, "max_grad_norm": 0.01}
-DEFAULTS |= {"clip_low": 0.2, "clip_high": 0.2}
+DEFAULTS |= {"clip_low": 0.2, "clip_high": 0.2, "loss_type": "grpo"}
 CASES = [
     {},
     {"minibatches": 3, "kl": 0.02, "clip_low": 0.1, "clip_high": 0.3, "max_grad_norm": 1.0},
     {"minibatches": 2, "aggregate": "response", "max_grad_norm": 0.05},
     {"minibatches": 9, "aggregate": "constant", "kl": 0.5, "max_grad_norm": 1e9},
+    {"loss_type": "gspo", "aggregate": "response", "clip_low": 0.03, "clip_high": 0.1},
+    {"loss_type": "cispo", "minibatches": 2, "clip_high": 0.3},
 ]
 
 
@@ -602,7 +634,8 @@ def test_update_equals_its_steps_by_hand(options):
         here = torch.zeros_like(weights)  # every group is read, but others do not count
         here[part] = 1.0
         logprobs = response_logprobs(by_hand, x)
-        loss = policy_loss(logprobs, x.logprobs, x.A, here * weights, low, high)
+        how_clipped = (low, high, how["loss_type"])
+        loss = policy_loss(logprobs, x.logprobs, x.A, here * weights, *how_clipped)
         d = x.reference_logprobs - logprobs  # of KL(pi_theta || pi_ref)
         loss = loss + how["kl"] * (here * sampled * (d.exp() - d - 1)).sum()
         gradients = torch.autograd.grad(loss, by_hand.parameters())
@@ -611,7 +644,13 @@ def test_update_equals_its_steps_by_hand(options):
             weight.data -= 0.01 * gradient * min(1.0, how["max_grad_norm"] / norm)
         w = here * sampled / sampled[read].sum()
         d = logprobs - x.logprobs  # of KL(pi_old || pi_theta)
-        stopped = (x.A > 0) & (d.exp() > 1 + high) | (x.A < 0) & (d.exp() < 1 - low)
+        ratio = d.exp()
+        if how["loss_type"] == "gspo":
+            s = (d * x.mask).sum(-1, keepdim=True) / x.mask.sum(-1, keepdim=True)
+            ratio = s.exp().expand_as(d)
+        stopped = (x.A > 0) & (ratio > 1 + high) | (x.A < 0) & (ratio < 1 - low)
+        if how["loss_type"] == "cispo":
+            stopped = ratio > 1 + high  # no gradient is stopped, but these weights are cut
         expected["loss"] += loss.item()
         expected["clip_fraction"] += w[stopped].sum().item()
         expected["approx_kl"] += (w * (d.exp() - d - 1)).sum().item()
@@ -726,6 +765,8 @@ OWN_LOSS = {  # as in the README's table; all other variants have the settings o
     "dr_grpo": {"aggregate": "constant"},
     "reinforce": {"aggregate": "constant"},
     "ngrpo": {"clip_low": 0.16, "clip_high": 0.24},
+    "gspo": {"loss_type": "gspo", "aggregate": "response", "clip_low": 0.03, "clip_high": 0.04},
+    "cispo": {"loss_type": "cispo", "clip_low": 1.0, "clip_high": 4.0},
 }
 
 
