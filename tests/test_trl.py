@@ -172,7 +172,7 @@ def test_forking_keeps_the_tokens_of_top_entropy_quantile(tmp_path):
 
 
 def test_a_reward_function_may_return_none_for_a_row(tmp_path):
-    """NaN in a sum: a row that one of two reward functions does not judge is called neither 0 nor 1."""
+    """NaN in a sum: a row that one of two functions does not judge is neither 0 nor 1."""
     _, trl = pair("grpo", tmp_path)
     trl.reward_funcs = [lambda completion_ids, **_: [1.0, None, 0.0, None], ODD]
     trl.reward_processing_classes = [None, None]
