@@ -66,7 +66,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"(?:^    .*\n|\n(?=    ))+", README, re.MULTILINE)
 
 
-def test_five_lines_of_the_readme_are_the_algorithm():
+def test_lines_of_the_readme_are_the_algorithm():
     """Its loss is a mean over other tokens than ours, or its norm limit is not that of `update`."""
     [block] = [inspect.cleandoc(block) for block in BLOCKS if "clip_grad_norm_" in block]
     *lines, limit = block.splitlines()
