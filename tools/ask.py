@@ -64,8 +64,8 @@ def asked(task: Task, text: str) -> Problem | None:
 
 # ---- A group
 NOTES = {  # variant: what else a reader of its group must know
-    "verifree": "These texts, with the true answer, are trained. Rewards and mistakes are those of\n"
-    "the sampled responses.",
+    "verifree": "These texts, with the true answer, are trained. Rewards and mistakes are of the\n"
+    "sampled responses.",
     "gspo": "gspo has the advantages of grpo and another ratio in the loss.",
     "cispo": "cispo has the advantages of grpo and another clip in the loss.",
 }
