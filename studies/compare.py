@@ -12,7 +12,6 @@ These are the sets of runs:
     response   base models 4 to 9: grpo with `--aggregate response`, as gspo has it
     forms      rates, then base models up to 9, for the other forms of likelihood, critic_bounded
     controls   base models 4 to 9: the other controls, at the learning rate of grpo
-    free       base models 4 to 9: grpo and compensation on add without the clip and the norm limit
     sum        base models 4 to 9: grpo and verifree on sum, at their learning rates on add
 
 results/compare.csv has one row for each run: `python train.py --task TASK --variant VARIANT --seed
@@ -26,8 +25,8 @@ finished it (studies/runs.py). These are the columns, as shares unless another u
     scaled              share of training steps whose mean gradient norm was above the limit
     0, 25, ... 400      sampled accuracy after this many training steps
 
-results/compare.md and three pictures are made from that file and from results/timing.csv. Other
-options:
+results/compare.md and results/forest.png are made from that file and from results/timing.csv. These
+are other options:
 
     --finished               adds the rows of runs in --out that are finished, and runs nothing
     --verify add grpo 4      makes a committed run again and says which columns agree
@@ -44,8 +43,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from studies import pictures
-from studies.analysis import Effect, effects, page, table, words_about_noise
+from studies.analysis import Effect, effects, words_about_noise
 from studies.common import cells, matching, options, publish, read_rows, side_by_side, write_rows
+from studies.compare_report import page, table
 from studies.protocol import COMPARED, FIRST, ROWS, SETS, TASKS
 from studies.protocol import accuracy_by_rate, chosen_rate, rates_to_try
 from studies.runs import Run, folder_of, is_finished
