@@ -73,5 +73,6 @@ if __name__ == "__main__":
     parser.add_argument("--variants", nargs="+", default=NAMES, choices=NAMES)
     args = parser.parse_args()
     rows = complete(ROWS, measure, args.variants, args)
-    text = markdown([*rows[0]], [[*cells(row).values()] for row in rows])
-    publish(ROWS, f"# How long a whole run takes. See studies/timing.py\n\n{text}\n")
+    if rows:
+        text = markdown([*rows[0]], [[*cells(row).values()] for row in rows])
+        publish(ROWS, f"# How long a whole run takes. See studies/timing.py\n\n{text}\n")

@@ -194,7 +194,9 @@ def test_pass_at_k():
 
 
 def test_the_group_of_the_picture(monkeypatch):
-    """A group with none or several correct responses; another variant's advantages."""
+    """A group with none or several correct responses; another variant's advantages; a mistake in
+    an answer that is not marked, and one that cannot be seen.
+    """
     x = problem(TASKS["add"], [347, 285], 3)
     rollout = group.first_correct(group.load("add", "add-base"), x)
     assert rollout.rewards.tolist() == [[1] + 7 * [0]]
@@ -202,6 +204,9 @@ def test_the_group_of_the_picture(monkeypatch):
     group.draw(ax, rollout, 0, "grpo")
     labels = [text.get_text() for text in ax.get_yticklabels()]
     assert labels == ["reward 1, A = +2.65"] + 7 * ["reward 0, A = -0.38"]
+    pairs = [pair for text in rollout.texts[0] for pair in zip(text + "$", x.solution + "$")]
+    assert len(ax.lines) == sum(ours != true for ours, true in pairs) > 8  # answers have bars, too
+    assert " " not in [text.get_text() for text in ax.texts]
     first, second = torch.eye(8)[:2]
     groups = iter([SimpleNamespace(rewards=r[None]) for r in (second, first + second, first)])
     monkeypatch.setattr(group, "sample_rollout", lambda *_, **__: next(groups))
