@@ -28,7 +28,6 @@ finished it (studies/runs.py). These are the columns, as shares unless another u
 results/compare.md and results/forest.png are made from that file and from results/timing.csv. These
 are other options:
 
-    --finished               adds the rows of runs in --out that are finished, and runs nothing
     --verify add grpo 4      makes a committed run again and says which columns agree
     --variants mine other    trains these beside grpo, on --tasks and --seeds, and draws them beside
                              the committed ones. --lr and everything else on the line goes to
@@ -48,7 +47,7 @@ from studies.common import cells, matching, options, publish, read_rows, side_by
 from studies.compare_report import page, table
 from studies.protocol import COMPARED, FIRST, ROWS, SETS, TASKS
 from studies.protocol import accuracy_by_rate, chosen_rate, rates_to_try
-from studies.runs import Run, folder_of, is_finished
+from studies.runs import Run, folder_of
 
 FROM_SUMMARY = ("base_sampled", "final_sampled", "final_greedy", "final_sampled_reasoning_correct")
 
@@ -103,8 +102,6 @@ def fill(args) -> None:
     """Adds the rows of --set."""
     for _ in range(3):  # the grid; a value beyond it; what these choose
         runs = missing_runs(args)
-        if args.finished:
-            runs = [run for run in runs if is_finished(run, args.out)]
         for new in side_by_side(trained, [(run, args.out) for run in runs], args.jobs):
             add_rows(new)
 
@@ -149,7 +146,6 @@ def main() -> None:
     parser = options(__doc__, FIRST, (*TASKS, "sum"))
     parser.set_defaults(tasks=None, seeds=None)
     parser.add_argument("--set", nargs="+", choices=SETS, default=[], help="sets of runs")
-    parser.add_argument("--finished", action="store_true", help="run nothing")
     parser.add_argument("--verify", nargs=3, metavar=("TASK", "VARIANT", "SEED"))
     parser.add_argument("--variants", nargs="+", help="your own, beside grpo")
     parser.add_argument("--lr", type=float, default=3e-4, help="learning rate of --variants")
