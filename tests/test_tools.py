@@ -262,6 +262,80 @@ def test_curves_begin_at_step_0(folder, tmp_path, monkeypatch, capsys):
     assert [text.get_text() for text in legend.get_texts()] == [str(folder), "other"]
 
 
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are saved."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    figures = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *to, **how: (figures.append(self), save(self, *to, **how))
+    )
+    return figures
+
+
+def copies(folder, *names):
+    for name in names:
+        Path(name).mkdir()
+        Path(name, "metrics.csv").write_bytes((folder / "metrics.csv").read_bytes())
+
+
+def test_every_run_has_a_line_of_its_own(folder, drawn):
+    """The sixth run looks like the first; a `$` in a name is read as a formula, or stops all."""
+    names = ["one", "two", "three", "four", "five", "six", "a$b$", "_seven"]
+    copies(folder, *names)
+    curves.main(names)
+    (legend,) = drawn[0].legends
+    assert [text.get_text().replace("\\$", "$") for text in legend.get_texts()] == names
+    for ax in drawn[0].axes:
+        looks = {(x.get_color(), x.get_marker(), x.get_linestyle()) for x in ax.lines}
+        assert len(looks) == len(ax.lines) == 8
+
+
+def test_a_torn_last_row_is_left_out_and_said(folder, drawn, capsys):
+    """Half a number is drawn, or nothing is drawn, because a full disk tore the last row."""
+    text = (folder / "metrics.csv").read_text()
+    whole = curves.read(folder)
+    capsys.readouterr()
+    for torn in ("3", "3,0.5,0.2", "3,0.5,0.2,0.1,0.3,9.0,0.9,0.4,1.0,0.1,0.2,0.0,0.0,0.5,,,,"):
+        (folder / "metrics.csv").write_text(text + torn)
+        assert curves.read(folder) == whole
+        assert "the last row of metrics.csv is torn" in capsys.readouterr().err
+    (folder / "metrics.csv").write_text(text)
+    assert curves.read(folder) == whole
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_with_nothing_but_a_header_is_named(folder, drawn, capsys):
+    """The next run's line gets its name."""
+    copies(folder, "begun")
+    Path("begun", "metrics.csv").write_text(
+        (folder / "metrics.csv").read_text().split("\n")[0] + "\n"
+    )
+    assert "begun has no row yet" in refused(capsys, curves, "begun", folder)
+
+
+@pytest.mark.parametrize("given, written", [("pic", "pic.png"), ("a.b.svg", "a.b.svg")])
+def test_the_picture_is_where_the_tool_says(given, written, folder, drawn, capsys):
+    """A name without an ending, to which matplotlib adds one; a part of a picture beside it."""
+    before = {*Path().iterdir()}
+    curves.main([str(folder), "--out", given])
+    assert capsys.readouterr().out.splitlines()[-1] == f"The picture is {written}."
+    assert {*Path().iterdir()} - before == {Path(written)}
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(folder, drawn, monkeypatch, capsys):
+    """A full disk in the middle of a picture destroys the one that was there."""
+    Path("curves.png").write_bytes(b"old")
+    full = lambda self, to, **how: Path(to).write_bytes(b"half") and 1 / 0  # noqa: E731
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    with pytest.raises(ZeroDivisionError):
+        curves.main([str(folder)])
+    assert Path("curves.png").read_bytes() == b"old" and not [*Path().glob("*.part")]
+
+
 def test_what_curves_refuses(folder, tmp_path, monkeypatch, capsys):
     """A traceback where a folder or matplotlib is missing, or the picture has no place."""
     assert "absent is not the folder of a run" in refused(capsys, curves, "absent")
@@ -272,6 +346,7 @@ def test_what_curves_refuses(folder, tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     for out in ("absent/curves.png", "curves.xyz"):
         assert f"{out} cannot be written" in refused(capsys, curves, folder, "--out", out)
+        assert not [*Path().glob("**/*.part")]
     find = builtins.__import__
 
     def without(name, *rest):

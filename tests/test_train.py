@@ -33,8 +33,7 @@ SMALL = "--layers 1 --width 16 --steps 2 --prompts 8 --group-size 4 --out out".s
 
 
 NAME = "add-grpo-seed0-group_size4-layers1-prompts8-steps2-width16"
-LEFT = f"what was written before is in {Path('out', NAME)}"
-CTRL_C = (130, [f"train.py: stopped by Ctrl-C; {LEFT}"])
+CTRL_C = (130, [f"train.py: stopped by Ctrl-C; see {Path('out', NAME)}"])
 
 
 @pytest.fixture(autouse=True)
@@ -853,7 +852,7 @@ def test_help_has_groups_and_the_defaults_of_the_variant(capsys):
     plain, ngrpo = texts
     assert plain.count("(default: 0.2)") == 2
     assert "(default: 0.16)" in ngrpo and "(default: 0.24)" in ngrpo
-    for group in ("what to train:", "GRPO:", "the model:", "this computer:"):
+    for group in ("what to train:", "GRPO:", "the model and this computer:"):
         assert group in plain
     assert "options:" not in plain
 
@@ -896,7 +895,7 @@ def test_each_loss_type_has_its_own_clip_range():
     """The clip range of another loss type, or that of the variant; a limit that is ignored."""
     for flags, expected in {
         "--variant nthr --loss-type gspo": ("gspo", "response", 0.03, 0.04),
-        "--variant dr_grpo --loss-type cispo": ("cispo", "constant", 1.0, 4.0),
+        "--variant dr_grpo --loss-type cispo": ("cispo", "token", 1.0, 4.0),
         "--variant ngrpo --loss-type grpo": ("grpo", "token", 0.16, 0.24),
         "--variant gspo --loss-type grpo": ("grpo", "token", 0.2, 0.2),
         "--variant gspo --loss-type cispo --clip-high 1": ("cispo", "token", 1.0, 1.0),
