@@ -129,7 +129,10 @@ def beside_grpo(args, flags: str) -> None:
     tasks = args.tasks or ["add"]
     heads = product(tasks, ["grpo", *args.variants], [args.lr], [flags], args.seeds or FIRST)
     rows = sum(side_by_side(trained, [(Run(*head), args.out) for head in heads], args.jobs), [])
-    pairs = product(tasks, args.variants)
+    pairs = [*product(tasks, args.variants)]
+    for task, name in [*product(tasks, ["grpo"]), *pairs]:
+        if not matching(rows, task=task, variant=name):
+            raise SystemExit(f"No run of {name} on {task} came to its end; is --lr too high?")
     results = [Effect(*pair, args.lr, flags, rows, args.lr) for pair in pairs]
     rows = read_rows(ROWS)
     committed = [x for x in effects(rows) if x.chosen and x.variant in COMPARED]

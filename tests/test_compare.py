@@ -183,6 +183,18 @@ def test_variants_beside_the_committed_ones(tmp_path, monkeypatch, capsys):
     assert "| add | `half` | 0.0003 | 2 |" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("diverges", ["grpo", "half"])
+def test_a_study_whose_runs_all_diverge_says_so(diverges, tmp_path, monkeypatch):
+    """An IndexError in the middle of a table."""
+    rows = [*made("add", "half", 3e-4, [0.5], [1]), *made("add", "grpo", 3e-4, [0.5], [1])]
+    left = [[row] if row["variant"] != diverges else [] for row in rows]
+    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, _: left)
+    argv = ["compare", "--variants", "half", "--seeds", "1", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", argv)
+    with pytest.raises(SystemExit, match=f"No run of {diverges} on add came to its end"):
+        compare.main()
+
+
 def test_verify(monkeypatch, capsys):
     """A column that differs and is said to agree."""
     old = next(made("add", "half", 3e-4, [0.5], [4]))
