@@ -131,16 +131,15 @@ function probability(p, text) { // of this response, or of all that begin with i
 function groupOf(tokens, rewards, p) { // what the functions above want, under this model
   const places = tokens.map((text) => [...text].map((character, t) =>
     [table.prefixes.get(text.slice(0, t)), data.lab.characters.indexOf(character)]));
-  const g = (row, token) => p[row].map((x, k) => (k === token) - x);
+  let g; // of all tokens: one-hot - probability
   return {
     tokens, rewards, places, answer: data.lab.problem[2], solution: data.lab.problem[1] + "$",
     pi: places.map((row) => row.map(([s, k]) => p[s][k])),
     H: places.map((row) => row.map(([s]) => -sum(p[s].map((x) => (x > 0 ? x * Math.log(x) : 0))))),
     K(i, t, j, u) {
-      const [s, k] = places[i][t];
-      const [v, m] = places[j][u];
-      const other = g(v, m);
-      return sum(g(s, k).map((x, n) => x * other[n])) * table.product(s, v);
+      g ??= places.map((row) => row.map(([s, token]) => p[s].map((x, k) => (k === token) - x)));
+      const other = g[j][u];
+      return g[i][t].reduce((total, x, k) => total + x * other[k], 0) * table.product(places[i][t][0], places[j][u][0]);
     },
   };
 }
@@ -285,9 +284,9 @@ function colours() {
   return palette;
 }
 
-function colour(A) { // neutral at 0, blue up, orange down; a square root, so that small ones are seen
+function colour(A) { // neutral at 0, blue up, orange down; small ones are seen, too
   const { zero, up, down } = colours();
-  const size = A === 0 ? 0 : 0.15 + 0.85 * Math.sqrt(Math.min(Math.abs(A) / 2.65, 1));
+  const size = A === 0 ? 0 : 0.15 + 0.85 * Math.min(Math.abs(A) / 2.65, 1);
   const rgb = zero.map((x, k) => Math.round(x + size * ((A < 0 ? down : up)[k] - x)));
   const linear = rgb.map((x) => (x / 255 <= 0.04045 ? x / 255 / 12.92 : ((x / 255 + 0.055) / 1.055) ** 2.4));
   const light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
@@ -337,8 +336,8 @@ function tokensOf(x, name, A, i) {
 }
 
 // ---- The boards: grpo only, and grpo beside a rule
-let axis = 0.25; // where the bars of both boards end
-const AXES = [0.25, 0.5, 1];
+const AXES = [0.15, 0.3, 0.6, 1]; // where the bars of both boards may end
+let axis = AXES[0];
 const small = matchMedia("(max-width: 60em)");
 
 function sideOf(name) { // all numbers of one side of a board
@@ -364,18 +363,18 @@ function build(board, rules) { // the elements, once: later only texts, colours 
   const axes = () => span("axis", el("b", {}, "0"), span("", rules.length === 2 || small.matches ? "probability" : "probability: line before, bar now"),
     el("b", { className: "end" }));
   const heading = (name) => side(span("tokens", rules.length === 2 ? name : small.matches ? "response" : "response, coloured by advantage"),
-    span("A", small.matches ? "A" : "advantage"), axes(), span("value"));
+    span("A", small.matches || rules.length === 2 ? "A" : "advantage"), axes(), span("value"));
   const rows = data.lab.tokens.map((text, i) => el("div", { className: "row" },
     el("button", { data: { flip: i, key: `flip${i}` } }),
     ...rules.map(() => side(el("div", { className: "tokens" }), el("div", { className: "A" }), bar(), value()))));
   const rest = el("div", { className: "row" }, el("span"), ...rules.map(() =>
-    side(span("tokens", small.matches ? "all others (bar to 100 %)" : "all other responses"), el("div", { className: "A" }), bar(), value())));
+    side(span("tokens", "all others (this bar ends at 100 %)"), el("div", { className: "A" }), bar(), value())));
   const head = el("div", { className: "row head" }, el("span", {}, "reward"), ...rules.map(heading));
   board.replaceChildren(head, ...rows, rest);
   board.classList.toggle("two", rules.length === 2);
   const length = Math.max(...data.lab.tokens.map((text) => text.length));
   board.style.setProperty("--length", length);
-  board.style.setProperty("--tokens", `${1.2 * length + 1.3}em`);
+  board.style.setProperty("--tokens", `${1.2 * length + 2.1}em`);
   board.dataset.rules = rules;
 }
 
@@ -416,8 +415,8 @@ function drawBoard(board, sides, shared = null) {
       const parts = own ? tokensOf(x, name, A, at) : [...text].map((character, t) =>
         ({ character, a: null, marks: character === x.solution[t] ? [] : ["incorrect"] }));
       const cells = parts.map(({ character, a, marks }, t) => {
-        const differs = k > 0 && a !== null && (marks.includes("given") || state.fresh || Math.abs(a - grpo[i][t]) > 1e-9);
-        const painted = a !== null && (k === 0 || differs);
+        const differs = k > 0 && a !== null && !state.fresh && (marks.includes("given") || Math.abs(a - grpo[i][t]) > 1e-9);
+        const painted = a !== null && (k === 0 || state.fresh || differs);
         const place = `${i + 1}.${t + 1}`;
         const className = ["token", ...marks, shared?.rows.includes(i) && t < shared.length && k === 0 && "shared",
           differs && "differs"].filter((c) => c).join(" ");
@@ -431,7 +430,7 @@ function drawBoard(board, sides, shared = null) {
         return cell;
       });
       if (own && name === "verifree" && text.includes("#")) cells.splice(text.length, 0, el("span", {}, "\u2192"));
-      const mark = el("span", { className: "mark", ariaLabel: rewards[i] ? "correct" : "incorrect" }, rewards[i] ? "\u2713" : "");
+      const mark = el("span", { className: "mark", ariaLabel: rewards[i] ? "correct" : "incorrect" }, `${i + 1} ${rewards[i] ? "\u2713" : ""}`);
       fill(box.children[0], mark, ...cells);
       const values = parts.map(({ a }) => a).filter((a) => a !== null);
       fill(box.children[1], ...(own ? range(values) : ["\u2013"]).map((line) => el("span", {}, line)), state.fresh && side.learns ? el("small", {}, `drawn ${side.drawn[i]}\u00d7`) : "");
@@ -442,7 +441,12 @@ function drawBoard(board, sides, shared = null) {
   sides.forEach((side, k) => {
     const [before, now] = [side.before, side.now].map((p) => 1 - sum(p));
     const box = board.lastChild.children[k + 1];
+    box.classList.toggle("still", !side.learns);
     drawBar(box, before, now, 1, moved && side.learns);
+    const other = side.x.tokens.findIndex((text) => !tokens.includes(text));
+    const n = side.x.tokens.filter((text) => !tokens.includes(text)).length;
+    fill(box.children[1], ...(other < 0 ? [] : range(side.A[other])).map((line) => el("span", {}, line)),
+      state.fresh && side.learns ? el("small", {}, `drawn ${n}\u00d7`) : "");
   });
 }
 
@@ -486,7 +490,7 @@ function drawFirst() {
     const factor = side.now[right] / side.before[right];
     lines.push(`After ${plural(past.length, "update")} the correct response is ${fixed(factor, 1)} times as likely.`);
   }
-  if (shared) lines.push(`Response ${shared.rows[0] + 1} got likelier with reward 0: it shares the barred tokens with response ${shared.rows[1] + 1}.`);
+  if (shared) lines.push(`Response ${shared.rows[0] + 1} got likelier with reward 0: it shares the tokens under the thick line with response ${shared.rows[1] + 1}.`);
   else if (wrong >= 0) lines.push(`Response ${wrong + 1} is incorrect, but rewarded: the model learns it.`);
   html("sentence", lines.join(" "));
   const mu = mean(x.rewards);
@@ -494,7 +498,7 @@ function drawFirst() {
   const near = (digits) => [1, 0].every((r) => fixed((r - mu) / Number(sigma.toFixed(digits))) === fixed((r - mu) / sigma));
   const digits = [2, 3, 4].find(near) ?? 4;
   const worked = (r) => `(${r} \u2212 ${fixed(mu, 3)}) / ${fixed(sigma, digits)} = ${signed(standardise(x.rewards)[x.rewards.indexOf(r)])}`;
-  html("formula", "Advantage = (reward \u2212 mean) / deviation: " +
+  html("formula", "A = (reward \u2212 mean) / deviation: " +
     (sigma ? `${worked(1)} and ${worked(0)}` : `${mu} \u2212 ${mu} = 0`));
   const offer = past.length >= 10 && n > 0;
   document.querySelector("[data-share='0']").classList.toggle("offered", offer);
@@ -519,6 +523,11 @@ const IDEAS = {
   "change the loss": { gspo: "clip whole responses", cispo: "never stop a push" },
 };
 
+function firstSentence(name) { // of the docstring; a point in brackets ends no sentence
+  const [sentence] = data.variants[name].match(/^.*?\.(?= (?![^(]*\))|$)/) ?? [data.variants[name]];
+  return sentence.replace(/ \(experiment \d\)/, "");
+}
+
 function drawRule() {
   const select = $("rule");
   if (!select.options.length) {
@@ -530,7 +539,7 @@ function drawRule() {
     }
   }
   select.value = state.rule;
-  fill($("about-rule"), el("b", {}, state.rule), `: ${data.variants[state.rule]} `, el("a", { href: "../advantages.py" }, "code"));
+  fill($("about-rule"), el("b", {}, state.rule), `: ${firstSentence(state.rule)} `, el("a", { href: "../advantages.py" }, "code"));
 }
 
 function drawSecond() {
@@ -546,7 +555,7 @@ function drawSecond() {
   const right = data.lab.rewards.indexOf(1);
   const lines = [`${other.name} gives ${gives(other)}.`];
   if (String(other.A) === String(one.A)) lines[0] = `Here ${other.name} gives what grpo gives.`;
-  if (!other.learns) lines.push("It needs a network, so its bars stay.");
+  if (!other.learns) lines.push("It needs a network, so it has no bars.");
   else if (past.length && right >= 0) {
     lines.push(`After ${plural(past.length, "update")} the correct response has ${percent(other.now[right])} %, with grpo ${percent(one.now[right])} %.`);
   }
@@ -567,14 +576,14 @@ function drawChosen(sides = ["grpo", state.rule].map(sideOf)) {
   const said = sides.map(({ x, A, name }) => {
     const at = x.tokens.indexOf(text);
     const part = at < 0 ? null : tokensOf(x, name, A, at)[column - 1];
-    return `${name} ${!part || part.a === null ? "does not train it" : `gives ${number(part.a)}`}`;
+    return `${name} ${!part || part.a === null ? "none" : number(part.a)}`;
   });
   const { solution } = sides[0].x;
   const t = column - 1;
   const differs = text[t] && text[t] !== solution[t] ? `, where the solution has ${solution[t] ? shown(solution[t]) : "ended"}` : "";
   const pi = text[t] ? ` Its probability is ${fixed(base().pi[i][t], 3)}.` : "";
   html("chosen", `Token ${column} of response ${row} is ${shown(text[t] ?? tokensOf(sides[1].x, state.rule, sides[1].A, i)[t]?.character ?? "")}${differs}.${pi} ` +
-    `${capital(said.join(", "))}.`);
+    `Advantages: ${said.join(", ")}.`);
 }
 
 function drawRules() { // all rules: what tokens of rewarded and other responses get
@@ -643,8 +652,7 @@ function drawClip() {
   fill($("pushes"), el("thead", {}, el("tr", {}, el("th", {}, "push on the token"), ...losses().map((name) => el("th", { scope: "col" }, name)))),
     el("tbody", {}, ...at.map(([r, A], k) => el("tr", {}, head[k], ...losses().map((name) => {
       const cut = PUSH[name](r, A);
-      return el("td", { className: cut > 0 ? "up" : cut < 0 ? "down" : "", ariaSelected: name === loss && r === ratio && A === sign },
-        cut ? number(cut) : "0 (ended)");
+      return el("td", { className: cut > 0 ? "up" : cut < 0 ? "down" : "", ariaSelected: name === loss && r === ratio && A === sign }, number(cut));
     })))));
 }
 
@@ -682,6 +690,7 @@ function drawRuns() {
   const truth = variant === "verifree" ? "After the arrow: the true answer, which is trained." :
     n === 0 || n === x.rewards.length ? "All rewards are equal: every advantage is 0." : "";
   $("summary").textContent = `Training step ${state.step}: ${n} of ${x.rewards.length} correct. Solution ${x.solution.slice(0, -1)}. ${truth}`;
+  $("responses").style.setProperty("--length", Math.max(...x.tokens.map((text) => text.length)));
   fill($("responses"), ...x.tokens.map((text, i) => {
     const parts = tokensOf(x, variant, A, i);
     const cells = parts.map(({ character, a, marks }) => el("span", { className: ["token", ...marks].join(" "),
@@ -745,29 +754,34 @@ function play() {
 }
 
 // ---- The guided questions: a prediction first, then the page shows the answer
+const near = () => { // the failure that shares most tokens with the correct response
+  const right = data.lab.tokens[Math.max(data.lab.rewards.indexOf(1), 0)];
+  const same = (text) => [...text].filter((character, t) => character === right[t]).length;
+  return data.lab.tokens.map((text, i) => [data.lab.rewards[i] ? -1 : same(text), i]).sort((a, b) => b[0] - a[0])[0][1];
+};
 const alone = () => data.lab.rewards.map((r, i) => Number(i === data.lab.rewards.indexOf(1))).join("");
 const TOUR = [
-  { place: "lab", ask: "Response 2 has the correct steps and one wrong digit in the answer, so its reward is 0. What do ten updates do to it?",
+  { place: "lab", ask: () => `Response ${near() + 1} has the correct steps and one wrong digit in its answer, so its reward is 0. What do ten updates do to it?`,
     choices: ["It gets less likely.", "It stays.", "It gets likelier."], right: 2, updates: 10,
-    answer: (side) => `${percent(side.before[1])} % became ${percent(side.now[1])} %. Every push on a shared token moves both responses, ` +
-      "and all tokens of a response get the same advantage: GRPO does not know which token was wrong." },
+    answer: (side) => `${percent(side.before[near()])} % became ${percent(side.now[near()])} %. It begins like the correct response. ` +
+      "GRPO does not know which token was wrong: all tokens of a response get one advantage." },
   { place: "lab", ask: "You give a second response reward 1. What happens to +2.65?", choices: ["It grows.", "It stays.", "It shrinks."], right: 2,
-    after: { rewards: "11000000" }, answer: () => "It shrinks to +1.73. Mean and deviation rise, so a success is less of an exception." },
+    after: () => ({ rewards: [...alone()].map((r, i) => (i === near() ? "1" : r)).join("") }), answer: () => "It shrinks to +1.73: a success is less of an exception now." },
   { place: "lab", ask: "You set all rewards to 0. What does grpo give?", choices: ["\u22121 to all", "\u22120.38 to all", "0 to all"], right: 2,
-    after: { rewards: "00000000" }, answer: () => "0: every reward equals the mean. Nothing is learned from an all-fail group, nor from an all-pass group." },
+    after: () => ({ rewards: "0".repeat(data.lab.tokens.length) }), answer: () => "0: every reward equals the mean. Nothing is learned from an all-fail group, nor from an all-pass group." },
   { place: "beside", ask: "nthr wants to push failures down without pushing the success down as well. What does it change?",
     choices: ["It pushes shared tokens up.", "It pushes some tokens down less.", "It pushes only wrong digits down."], right: 1, before: { rule: "half" },
-    after: { rule: "nthr" }, answer: () => {
+    after: () => ({ rule: "nthr" }), answer: () => {
       const x = base();
       return `The ${spared(x).flat().filter((bit) => bit).length} framed tokens get ${number(eta(x) * ADVANTAGES.grpo(x)[x.rewards.indexOf(0)][0])}: pushing them ` +
         "down would also push the success down. A wrong digit can be among them.";
     } },
   { place: "clip", ask: "A failure's token (A = \u22121) became twice as likely. Does grpo's clip stop its push down?", choices: ["yes", "no"], right: 1,
-    before: { loss: "grpo", sign: -1, ratio: 1 }, after: { ratio: 2 },
+    before: { loss: "grpo", sign: -1, ratio: 1 }, after: () => ({ ratio: 2 }),
     answer: () => "No. It moved the wrong way. The clip only ends pushes that went far enough in their own direction, as at ratio 0.5." },
   { place: "runs", ask: "After 400 steps most prompts are solved in all eight responses. What does grpo learn from them?",
-    choices: ["to do it again", "nothing"], right: 1, before: { step: 0 }, after: { step: 1e9 },
-    answer: () => "Nothing: the rewards are equal, so all advantages are 0. Late in training few groups still teach." },
+    choices: ["to do it again", "nothing"], right: 1, before: { step: 0 }, after: () => ({ step: 1e9 }),
+    answer: () => "Nothing: equal rewards give advantages of 0. Late in training, few groups still teach." },
 ];
 let predicted = null;
 let own = null; // the reader's settings, while questions change them
@@ -810,7 +824,7 @@ function predict(k) {
   if (predicted === null) {
     const asks = ["rewards", "fresh", "rule", "loss", "sign", "ratio", "step"];
     own ??= { past, ...Object.fromEntries(asks.map((name) => [name, state[name]])) };
-    set({ ...question.before, ...question.after }, question.updates);
+    set({ ...question.before, ...question.after?.() }, question.updates);
   }
   predicted = k;
   change({});
@@ -839,7 +853,7 @@ function drawTour() {
   const next = state.tour < TOUR.length ? "next" : "finish";
   fill(box, el("div", { id: "tour", role: "region", ariaLabel: "Questions" }, el("div", { className: "top" },
     el("h3", { tabIndex: -1 }, `Question ${state.tour} of ${TOUR.length}`), button(next, "next", () => openTour(state.tour + 1))),
-  el("p", {}, question.ask), el("div", { className: "options", role: "group", ariaLabel: "Your prediction" }, ...choices), verdict));
+  el("p", {}, question.ask instanceof Function ? question.ask() : question.ask), el("div", { className: "options", role: "group", ariaLabel: "Your prediction" }, ...choices), verdict));
 }
 
 // ---- Start

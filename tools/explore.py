@@ -21,6 +21,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from itertools import chain, product
+from operator import ne
 from pathlib import Path
 
 import numpy as np
@@ -99,23 +100,24 @@ def one(rollout: Rollout, p: int) -> Rollout:
 def telling(problem: Problem, texts: list[str], rewards: list[float]) -> bool:
     """Whether a group makes a good first screen.
 
-    All its responses look like solutions, and all differ. Exactly one is correct, one of the first
-    two, and its steps are correct. Exactly one incorrect response has correct steps too.
+    All its responses look like solutions, and all differ. Exactly one is correct, and so are its
+    steps. Exactly one other response has correct steps, too, and only one wrong token.
     """
     marker = problem.solution.index(MARKER)
     shaped = [len(y) == len(problem.solution) and y.find(MARKER) == marker for y in texts]
-    correct_steps = [r for y, r in zip(texts, rewards) if ADD.reasoning_correct(problem, y)]
-    one_correct = sum(rewards) == sum(rewards[:2]) == 1
-    return all(shaped) and one_correct and sorted(correct_steps) == [0, 1] and len(set(texts)) == 8
+    with_steps = [y for y in texts if ADD.reasoning_correct(problem, y)]
+    wrong = sorted(sum(map(ne, y, problem.solution)) for y in with_steps)
+    return all(shaped) and sum(rewards) == 1 and wrong == [0, 1] and len(set(texts)) == 8
 
 
 def first_group(model: GPT, args: argparse.Namespace) -> dict:
-    """The lab's group: the first telling one of 512 that the base model samples for 347+285=."""
+    """The lab's group: of 512 that the base model samples, the likeliest that is telling."""
     problem = asked(ADD, "347+285=")
     rng = torch.Generator().manual_seed(0)
     rollout = sample_rollout(model, ADD, [problem] * 512, 8, generator=rng)
     told = [telling(problem, *group) for group in zip(rollout.texts, rollout.rewards.tolist())]
-    group = one(rollout, told.index(True) if any(told) else 0)
+    likely = rollout.logprobs.masked_fill(~rollout.mask, 0.0).sum(-1).exp().sum(-1).tolist()
+    group = one(rollout, max(range(512), key=lambda p: (told[p], likely[p])))
     critic = Critic(train.new_model(args, outputs=1), args.lr)
     pool = make_problems(ADD, held=False)
     order = np.random.default_rng(0)
