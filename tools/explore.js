@@ -388,7 +388,7 @@ function drawBar(side, before, now, end, moved) {
   const [old, text] = side.querySelector(".value").children;
   old.textContent = moved ? `${percent(before)} \u2192 ` : "";
   text.className = way && (way === "rose" ? "up" : "down");
-  text.textContent = `${percent(now)} % ${{ rose: "\u25b2", fell: "\u25bc" }[way] ?? "\u2002"}`;
+  text.textContent = `${percent(now)}\u2009% ${{ rose: "\u25b2", fell: "\u25bc" }[way] ?? "\u2002"}`;
 }
 
 function drawBoard(board, sides, shared = null) {
@@ -439,7 +439,7 @@ function drawBoard(board, sides, shared = null) {
     });
   });
   sides.forEach((side, k) => {
-    const [before, now] = [side.before, side.now].map((p) => 1 - sum(p));
+    const [before, now] = [side.before, side.now].map((p) => 1 - sum(p.filter((_, i) => tokens.indexOf(tokens[i]) === i)));
     const box = board.lastChild.children[k + 1];
     box.classList.toggle("still", !side.learns);
     drawBar(box, before, now, 1, moved && side.learns);
@@ -490,7 +490,7 @@ function drawFirst() {
     const factor = side.now[right] / side.before[right];
     lines.push(`After ${plural(past.length, "update")} the correct response is ${fixed(factor, 1)} times as likely.`);
   }
-  if (shared) lines.push(`Response ${shared.rows[0] + 1} got likelier with reward 0: it shares the tokens under the thick line with response ${shared.rows[1] + 1}.`);
+  if (shared) lines.push(`Response ${shared.rows[0] + 1} got likelier with reward 0: it begins like response ${shared.rows[1] + 1} (thick line).`);
   else if (wrong >= 0) lines.push(`Response ${wrong + 1} is incorrect, but rewarded: the model learns it.`);
   html("sentence", lines.join(" "));
   const mu = mean(x.rewards);

@@ -17,6 +17,7 @@ import argparse
 import base64
 import inspect
 import json
+import os
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -183,7 +184,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--keep", action="store_true", help="renew all but the recorded numbers")
     options = parser.parse_args(argv)
     out = options.out.resolve()
-    if out.exists() and not out.is_file():
+    if os.path.exists(out) and not os.path.isfile(out):
         parser.error(f"--out {options.out}: not a file")
     try:
         recorded = recording(out) if options.keep else None
