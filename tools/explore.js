@@ -272,7 +272,7 @@ const signed = (A) => `<b class="${A > 0 ? "up" : A < 0 ? "down" : ""}">${number
 const WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight"];
 const word = (n) => WORDS[n] ?? String(n);
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
-const percent = (x) => fixed(100 * x);
+const percent = (x) => fixed(100 * x, x < 0.001 ? 3 : 2);
 const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 const shown = (character) => (character === " " ? "a space" : `\u201c${character}\u201d`);
 
@@ -367,7 +367,7 @@ function build(board, rules) { // the elements, once: later only texts, colours 
   const rows = data.lab.tokens.map((text, i) => el("div", { className: "row" },
     el("button", { data: { flip: i, key: `flip${i}` } }),
     ...rules.map(() => side(el("div", { className: "tokens" }), el("div", { className: "A" }), bar(), value()))));
-  const rest = el("div", { className: "row" }, el("span"), ...rules.map(() =>
+  const rest = el("div", { className: "row rest" }, el("span"), ...rules.map(() =>
     side(span("tokens", "all others (this bar ends at 100 %)"), el("div", { className: "A" }), bar(), value())));
   const head = el("div", { className: "row head" }, el("span", {}, "reward"), ...rules.map(heading));
   board.replaceChildren(head, ...rows, rest);
@@ -398,6 +398,7 @@ function drawBoard(board, sides, shared = null) {
   const moved = past.length > 0;
   const grpo = ADVANTAGES.grpo(sides[0].x);
   const head = board.querySelector(".head");
+  sides.forEach((side, k) => head.children[k + 1].classList.toggle("still", !side.learns));
   for (const end of head.querySelectorAll(".end")) end.textContent = `${100 * axis} %`;
   for (const each of head.querySelectorAll(".axis")) each.classList.toggle("changed", axis > AXES[0]);
   tokens.forEach((text, i) => {
@@ -429,7 +430,8 @@ function drawBoard(board, sides, shared = null) {
         }
         return cell;
       });
-      if (own && name === "verifree" && text.includes("#")) cells.splice(text.length, 0, el("span", {}, "\u2192"));
+      const given = cells.splice(text.length); // stays in one line
+      if (given.length) cells.push(el("span", { className: "after" }, "\u2192", ...given));
       const mark = el("span", { className: "mark", ariaLabel: rewards[i] ? "correct" : "incorrect" }, `${i + 1} ${rewards[i] ? "\u2713" : ""}`);
       fill(box.children[0], mark, ...cells);
       const values = parts.map(({ a }) => a).filter((a) => a !== null);
@@ -492,6 +494,8 @@ function drawFirst() {
   }
   if (shared) lines.push(`Response ${shared.rows[0] + 1} got likelier with reward 0: it begins like response ${shared.rows[1] + 1} (thick line).`);
   else if (wrong >= 0) lines.push(`Response ${wrong + 1} is incorrect, but rewarded: the model learns it.`);
+  const offer = past.length >= 10 && n > 0 && !state.fresh;
+  if (offer) lines.push("Now set all rewards to 0.");
   html("sentence", lines.join(" "));
   const mu = mean(x.rewards);
   const sigma = deviation(x.rewards);
@@ -500,7 +504,6 @@ function drawFirst() {
   const worked = (r) => `(${r} \u2212 ${fixed(mu, 3)}) / ${fixed(sigma, digits)} = ${signed(standardise(x.rewards)[x.rewards.indexOf(r)])}`;
   html("formula", "A = (reward \u2212 mean) / deviation: " +
     (sigma ? `${worked(1)} and ${worked(0)}` : `${mu} \u2212 ${mu} = 0`));
-  const offer = past.length >= 10 && n > 0;
   document.querySelector("[data-share='0']").classList.toggle("offered", offer);
   for (const count of document.querySelectorAll("[data-count]")) count.textContent = plural(past.length, "update");
   for (const radio of document.getElementsByName("fresh")) radio.checked = Number(radio.value) === state.fresh;
@@ -695,7 +698,8 @@ function drawRuns() {
     const parts = tokensOf(x, variant, A, i);
     const cells = parts.map(({ character, a, marks }) => el("span", { className: ["token", ...marks].join(" "),
       style: a === null ? {} : colour(a) }, character));
-    if (parts.length > text.length) cells.splice(text.length, 0, el("span", {}, "\u2192"));
+    const given = cells.splice(text.length);
+    if (given.length) cells.push(el("span", { className: "after" }, "\u2192", ...given));
     const values = parts.map(({ a }) => a).filter((a) => a !== null);
     return el("div", { className: "row" }, el("span", {}, x.rewards[i] ? "\u2713" : "\u2717", small.matches ? ` ${x.rewards[i]}` : ` reward ${x.rewards[i]}`),
       el("div", { className: "tokens" }, ...cells), el("div", { className: "A" }, ...range(values).map((line) => el("span", {}, line))));
@@ -706,10 +710,10 @@ function drawChart() {
   const shares = kept().map((row) => Object.values(row.sampled_by_level));
   const last = steps().at(-1) || 1;
   const width = Math.min(innerWidth - 20, 1000); // its letters stay readable on a telephone
-  const x = (step) => 44 + (width - 152) * step / last;
+  const x = (step) => 52 + (width - 160) * step / last;
   const y = (share) => 190 - 175 * share;
-  const parts = [0, 0.25, 0.5, 0.75, 1].map((share) => `<text x="38" y="${y(share) + 4}" text-anchor="end">${share * 100} %</text>
-    <path d="M44 ${y(share)}H${width - 108}" stroke="var(--line)"/>`);
+  const parts = [0, 0.25, 0.5, 0.75, 1].map((share) => `<text x="46" y="${y(share) + 4}" text-anchor="end">${share * 100} %</text>
+    <path d="M52 ${y(share)}H${width - 108}" stroke="var(--line)"/>`);
   const end = shares.at(-1);
   const order = levels().map((_, i) => i).sort((a, b) => end[b] - end[a] || a - b);
   for (const i of order) {
@@ -724,15 +728,16 @@ function drawChart() {
     else labels.push({ y: y(end[i]), levels: [levels()[i]] });
   }
   for (const label of labels) {
-    parts.push(`<text x="${width - 102}" y="${label.y + 4}">${label.levels.sort().join(", ")} ${unit()}</text>`);
+    const names = label.levels.sort((a, b) => a - b).map((n) => (n === state.level ? `<tspan font-weight="700">${n}</tspan>` : n));
+    parts.push(`<text x="${width - 102}" y="${label.y + 4}">${names.join(", ")} ${unit()}</text>`);
   }
   parts.push(`<path d="M${x(state.step)} 10V195" stroke="var(--text)" stroke-dasharray="5 3"/>`);
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => Math.round(part * last));
   parts.push(...ticks.map((step) => `<text x="${x(step)}" y="210" text-anchor="middle">${step}</text>`));
   parts.push(`<text x="${x(last / 2)}" y="228" text-anchor="middle">training step</text>`);
   $("chart").setAttribute("viewBox", `0 0 ${width} 234`);
-  $("step").style.margin = `0 calc(${10800 / width}% - 0.5em) 0 calc(${4400 / width}% - 0.5em)`;
-  $("step").style.width = `calc(${100 - 15200 / width}% + 1em)`;
+  $("step").style.margin = `0 calc(${10800 / width}% - 0.5em) 0 calc(${5200 / width}% - 0.5em)`;
+  $("step").style.width = `calc(${100 - 16000 / width}% + 1em)`;
   $("chart").innerHTML = parts.join("");
 }
 
@@ -768,7 +773,7 @@ const TOUR = [
   { place: "lab", ask: "You give a second response reward 1. What happens to +2.65?", choices: ["It grows.", "It stays.", "It shrinks."], right: 2,
     after: () => ({ rewards: [...alone()].map((r, i) => (i === near() ? "1" : r)).join("") }), answer: () => "It shrinks to +1.73: a success is less of an exception now." },
   { place: "lab", ask: "You set all rewards to 0. What does grpo give?", choices: ["\u22121 to all", "\u22120.38 to all", "0 to all"], right: 2,
-    after: () => ({ rewards: "0".repeat(data.lab.tokens.length) }), answer: () => "0: every reward equals the mean. Nothing is learned from an all-fail group, nor from an all-pass group." },
+    after: () => ({ rewards: "0".repeat(data.lab.tokens.length) }), answer: () => "0, for every reward equals the mean. Neither an all-fail nor an all-pass group teaches grpo anything." },
   { place: "beside", ask: "nthr wants to push failures down without pushing the success down as well. What does it change?",
     choices: ["It pushes shared tokens up.", "It pushes some tokens down less.", "It pushes only wrong digits down."], right: 1, before: { rule: "half" },
     after: () => ({ rule: "nthr" }), answer: () => {
