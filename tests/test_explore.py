@@ -331,7 +331,7 @@ def test_an_update_is_a_step_along_the_gradient(browser, pages, groups):
         z = torch.tensor(made["z"], dtype=torch.float64)
         if n == 0:
             torch.testing.assert_close(z, begin(rollout), atol=1e-5, rtol=0)
-        assert fresh or made["texts"] == as_sampled(rollout)
+        assert (made["texts"] == as_sampled(rollout)) == (not fresh)
         expected = step_of(z, made["texts"], made["rewards"], rollout, name)
         if expected is None:
             continue
@@ -652,6 +652,7 @@ def test_the_guided_questions(browser, pages, size):
         marked = texts(browser, "#tour .options button")
         assert [text[0] == "\u2713" for text in marked] == [k == right for k in range(len(marked))]
         assert right == 0 or marked[0][0] == "\u2717"
+        assert texts(browser, "#tour .right") == [marked[right]]
         element(browser, f"#tour [data-key='choice{right}']").click()
         assert element(browser, "#tour .verdict").text.startswith("Right. ")
         for selector in ("#tour", about[n - 1]):

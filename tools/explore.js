@@ -237,8 +237,8 @@ function readAddress() {
     state[name] = fits ? (typeof initial() === "number" ? Number(text) : text) : initial();
   }
   fit();
-  $("error").textContent = bad.length ? `The address asks for ${bad.join(", ")}, which this page does not have. It shows ` +
-    "the default instead." : "";
+  $("error").textContent = bad.length ? `The address asks for ${bad.join(", ")}, which this page does not have. ` +
+    "It shows the default instead." : "";
 }
 
 function fit() { // what depends on another choice
@@ -323,16 +323,26 @@ function range(values) { // the numbers of a response's tokens
   return number(low) === number(high) ? [number(low)] : [`${number(low)} to`, number(high)];
 }
 
-// The tokens of response i as the reader sees them. verifree does not train the answer that was sampled, but the
-// true one, which is shown beside it.
+const spans = (lines) => lines.map((line) => el("span", {}, line));
+
+// The tokens of response i as the reader sees them; a is null where nothing is trained. verifree does not train
+// the answer that was sampled, but the true one, which is shown beside it. Without A all is untrained.
 function tokensOf(x, name, A, i) {
   const text = x.tokens[i];
-  const marker = name === "verifree" ? text.indexOf("#") : -1;
-  const sampled = [...text].map((character, t) => ({ character, a: marker >= 0 && t > marker ? null : A[i][t],
-    marks: character === x.solution[t] ? [] : ["incorrect"] }));
-  const given = marker < 0 ? [] : [...`${x.answer}$`].map((character, k) => ({ character, a: A[i][marker + 1 + k],
-    marks: ["given"] }));
+  const marker = A && name === "verifree" ? text.indexOf("#") : -1;
+  const sampled = [...text].map((character, t) => ({
+    character, a: !A || (marker >= 0 && t > marker) ? null : A[i][t],
+    marks: character === x.solution[t] ? [] : ["incorrect"],
+  }));
+  const given = marker < 0 ? [] : [...`${x.answer}$`].map((character, k) => ({
+    character, a: A[i][marker + 1 + k], marks: ["given"],
+  }));
   return [...sampled, ...given];
+}
+
+function together(cells, length) { // what stands after the response's own tokens stays in one line
+  const given = cells.splice(length);
+  return given.length ? [...cells, el("span", { className: "after" }, "\u2192", ...given)] : cells;
 }
 
 // ---- The boards: grpo only, and grpo beside a rule
@@ -349,8 +359,7 @@ function sideOf(name) { // all numbers of one side of a board
     const p = logits.map(softmax);
     return tokens.map((text) => probability(p, text));
   });
-  const drawn = tokens.map((text) => x.tokens.filter((y) => y === text).length);
-  return { name, x, A, before, now, drawn, learns: !NETWORK.includes(name) };
+  return { name, x, A, before, now, learns: !NETWORK.includes(name) };
 }
 
 const base = () => theEight(state.rewards, table.begin.map(softmax)); // for texts, which no update changes
@@ -360,10 +369,12 @@ function build(board, rules) { // the elements, once: later only texts, colours 
   const side = (...children) => el("div", { className: "side" }, ...children);
   const bar = () => el("div", { className: "track" }, el("i"), el("i", { className: "was" }));
   const value = () => el("div", { className: "value" }, span("before"), el("b"));
-  const axes = () => span("axis", el("b", {}, "0"), span("", rules.length === 2 || small.matches ? "probability" : "probability: line before, bar now"),
-    el("b", { className: "end" }));
-  const heading = (name) => side(span("tokens", rules.length === 2 ? name : small.matches ? "response" : "response, coloured by advantage"),
-    span("A", small.matches || rules.length === 2 ? "A" : "advantage"), axes(), span("value"));
+  const short = rules.length === 2 || small.matches;
+  const axes = () => span("axis", el("b", {}, "0"),
+    span("", short ? "probability" : "probability: line before, bar now"), el("b", { className: "end" }));
+  const title = (name) => (rules.length === 2 ? name : short ? "response" : "response, coloured by advantage");
+  const heading = (name) =>
+    side(span("tokens", title(name)), span("A", short ? "A" : "advantage"), axes(), span("value"));
   const rows = data.lab.tokens.map((text, i) => el("div", { className: "row" },
     el("button", { data: { flip: i, key: `flip${i}` } }),
     ...rules.map(() => side(el("div", { className: "tokens" }), el("div", { className: "A" }), bar(), value()))));
@@ -395,61 +406,70 @@ function drawBoard(board, sides, shared = null) {
   const rules = sides.map((side) => side.name);
   if (board.dataset.rules !== String(rules)) build(board, rules);
   const { tokens, rewards } = data.lab;
-  const moved = past.length > 0;
-  const grpo = ADVANTAGES.grpo(sides[0].x);
   const head = board.querySelector(".head");
   sides.forEach((side, k) => head.children[k + 1].classList.toggle("still", !side.learns));
   for (const end of head.querySelectorAll(".end")) end.textContent = `${100 * axis} %`;
   for (const each of head.querySelectorAll(".axis")) each.classList.toggle("changed", axis > AXES[0]);
   tokens.forEach((text, i) => {
     const row = board.children[i + 1];
-    const rewarded = state.rewards[i] === "1";
     const button = row.children[0];
     button.textContent = `reward ${state.rewards[i]}`;
-    button.ariaPressed = rewarded;
-    button.ariaLabel = `Response ${i + 1}, ${text}, is ${rewards[i] ? "correct" : "incorrect"}: reward ${state.rewards[i]}`;
+    button.ariaPressed = state.rewards[i] === "1";
+    const verdict = rewards[i] ? "correct" : "incorrect";
+    button.ariaLabel = `Response ${i + 1}, ${text}, is ${verdict}: reward ${state.rewards[i]}`;
     sides.forEach((side, k) => {
-      const box = row.children[k + 1];
-      const { x, A, name } = side;
-      const at = x.tokens.indexOf(text); // among the drawn ones, it may be missing
-      const own = at >= 0;
-      const parts = own ? tokensOf(x, name, A, at) : [...text].map((character, t) =>
-        ({ character, a: null, marks: character === x.solution[t] ? [] : ["incorrect"] }));
-      const cells = parts.map(({ character, a, marks }, t) => {
-        const differs = k > 0 && a !== null && !state.fresh && (marks.includes("given") || Math.abs(a - grpo[i][t]) > 1e-9);
-        const painted = a !== null && (k === 0 || state.fresh || differs);
-        const place = `${i + 1}.${t + 1}`;
-        const className = ["token", ...marks, shared?.rows.includes(i) && t < shared.length && k === 0 && "shared",
-          differs && "differs"].filter((c) => c).join(" ");
-        const cell = el("span", { className, style: painted ? colour(a) : {} }, character);
-        if (sides.length === 2) {
-          Object.assign(cell.dataset, { token: place, key: `${place} ${k}` });
-          cell.tabIndex = place === state.token && k === 1 ? 0 : -1;
-          cell.classList.toggle("chosen", place === state.token);
-          cell.ariaLabel = [character === " " ? "space" : character, ...marks, a === null ? "not trained" : `advantage ${number(a)}`].join(", ");
-        }
-        return cell;
-      });
-      const given = cells.splice(text.length); // stays in one line
-      if (given.length) cells.push(el("span", { className: "after" }, "\u2192", ...given));
-      const mark = el("span", { className: "mark", ariaLabel: rewards[i] ? "correct" : "incorrect" }, `${i + 1} ${rewards[i] ? "\u2713" : ""}`);
-      fill(box.children[0], mark, ...cells);
-      const values = parts.map(({ a }) => a).filter((a) => a !== null);
-      fill(box.children[1], ...(own ? range(values) : ["\u2013"]).map((line) => el("span", {}, line)), state.fresh && side.learns ? el("small", {}, `drawn ${side.drawn[i]}\u00d7`) : "");
-      box.classList.toggle("still", !side.learns);
-      drawBar(box, side.before[i], side.now[i], axis, moved && side.learns);
+      const long = shared?.rows.includes(i) ? shared.length : 0;
+      drawSide(row.children[k + 1], side, i, k > 0 ? sides[0] : null, sides.length === 2, long);
     });
   });
-  sides.forEach((side, k) => {
-    const [before, now] = [side.before, side.now].map((p) => 1 - sum(p.filter((_, i) => tokens.indexOf(tokens[i]) === i)));
-    const box = board.lastChild.children[k + 1];
-    box.classList.toggle("still", !side.learns);
-    drawBar(box, before, now, 1, moved && side.learns);
-    const other = side.x.tokens.findIndex((text) => !tokens.includes(text));
-    const n = side.x.tokens.filter((text) => !tokens.includes(text)).length;
-    fill(box.children[1], ...(other < 0 ? [] : range(side.A[other])).map((line) => el("span", {}, line)),
-      state.fresh && side.learns ? el("small", {}, `drawn ${n}\u00d7`) : "");
+  sides.forEach((side, k) => drawRest(board.lastChild.children[k + 1], side));
+}
+
+// Response i on one side of a board. grpo: the side to compare with. The first `shared` tokens are marked.
+function drawSide(box, side, i, grpo, pointed, shared) {
+  const { x, A, name, learns } = side;
+  const text = data.lab.tokens[i];
+  const at = x.tokens.indexOf(text); // a drawn group may lack it
+  const parts = at < 0 ? tokensOf(base(), name, null, i) : tokensOf(x, name, A, at);
+  const cells = parts.map(({ character, a, marks }, t) => {
+    const differs = grpo && !state.fresh && a !== null &&
+      (marks.includes("given") || Math.abs(a - grpo.A[i][t]) > 1e-9);
+    const painted = a !== null && (!grpo || state.fresh || differs);
+    const classes = ["token", ...marks, t < shared && "shared", differs && "differs"].filter((c) => c);
+    const cell = el("span", { className: classes.join(" "), style: painted ? colour(a) : {} }, character);
+    if (pointed) {
+      const place = `${i + 1}.${t + 1}`;
+      cell.tabIndex = -1; // drawChosen makes one of them the tab stop
+      Object.assign(cell.dataset, { token: place, key: `${place} ${grpo ? 1 : 0}` });
+      cell.ariaLabel = [character === " " ? "space" : character, ...marks,
+        a === null ? "not trained" : `advantage ${number(a)}`].join(", ");
+    }
+    return cell;
   });
+  const correct = data.lab.rewards[i] ? "correct" : "incorrect";
+  const mark = el("span", { className: "mark", ariaLabel: `${i + 1}, ${correct}` },
+    `${i + 1} ${correct === "correct" ? "\u2713" : ""}`);
+  fill(box.children[0], mark, ...together(cells, text.length));
+  const values = parts.map(({ a }) => a).filter((a) => a !== null);
+  fill(box.children[1], ...spans(values.length ? range(values) : ["\u2013"]), often(side, (y) => y === text));
+  box.classList.toggle("still", !learns);
+  drawBar(box, side.before[i], side.now[i], axis, past.length && learns);
+}
+
+function drawRest(box, side) { // all other responses together
+  const { tokens } = data.lab;
+  const once = (p, i) => tokens.indexOf(tokens[i]) === i;
+  const [before, now] = [side.before, side.now].map((p) => 1 - sum(p.filter(once)));
+  const unknown = (y) => !tokens.includes(y);
+  const other = side.x.tokens.findIndex(unknown);
+  fill(box.children[1], ...spans(other < 0 ? [] : range(side.A[other])), often(side, unknown));
+  box.classList.toggle("still", !side.learns);
+  drawBar(box, before, now, 1, past.length && side.learns);
+}
+
+function often(side, which) { // in a drawn group
+  const n = side.x.tokens.filter(which).length;
+  return state.fresh && side.learns ? el("small", {}, `drawn ${n}\u00d7`) : "";
 }
 
 function stretch(sides) { // the axis only grows, until the reader starts again
@@ -492,16 +512,20 @@ function drawFirst() {
     const factor = side.now[right] / side.before[right];
     lines.push(`After ${plural(past.length, "update")} the correct response is ${fixed(factor, 1)} times as likely.`);
   }
-  if (shared) lines.push(`Response ${shared.rows[0] + 1} got likelier with reward 0: it begins like response ${shared.rows[1] + 1} (thick line).`);
-  else if (wrong >= 0) lines.push(`Response ${wrong + 1} is incorrect, but rewarded: the model learns it.`);
+  if (shared) {
+    const [risen, like] = shared.rows.map((i) => i + 1);
+    lines.push(`Response ${risen} got likelier with reward 0: it begins like response ${like} (thick line).`);
+  } else if (wrong >= 0) lines.push(`Response ${wrong + 1} is incorrect, but rewarded: the model learns it.`);
   const offer = past.length >= 10 && n > 0 && !state.fresh;
   if (offer) lines.push("Now set all rewards to 0.");
   html("sentence", lines.join(" "));
   const mu = mean(x.rewards);
   const sigma = deviation(x.rewards);
-  const near = (digits) => [1, 0].every((r) => fixed((r - mu) / Number(sigma.toFixed(digits))) === fixed((r - mu) / sigma));
-  const digits = [2, 3, 4].find(near) ?? 4;
-  const worked = (r) => `(${r} \u2212 ${fixed(mu, 3)}) / ${fixed(sigma, digits)} = ${signed(standardise(x.rewards)[x.rewards.indexOf(r)])}`;
+  const exact = (digits) => // the division as it is shown gives the result that is shown
+    [1, 0].every((r) => fixed((r - mu) / Number(sigma.toFixed(digits))) === fixed((r - mu) / sigma));
+  const digits = [2, 3, 4].find(exact) ?? 4;
+  const worked = (r) => `(${r} \u2212 ${fixed(mu, 3)}) / ${fixed(sigma, digits)} = ` +
+    signed(standardise(x.rewards)[x.rewards.indexOf(r)]);
   html("formula", "A = (reward \u2212 mean) / deviation: " +
     (sigma ? `${worked(1)} and ${worked(0)}` : `${mu} \u2212 ${mu} = 0`));
   document.querySelector("[data-share='0']").classList.toggle("offered", offer);
@@ -512,16 +536,25 @@ function drawFirst() {
 // What if we ...: the ideas, by what they change.
 const IDEAS = {
   "push each response with another strength": {
-    dr_grpo: "do not divide by the deviation", rloo: "compare with the other responses only", maxrl: "divide by the mean instead",
-    reinforce: "use the reward itself", pos_only: "never push down", half: "push down half as hard",
+    dr_grpo: "do not divide by the deviation",
+    rloo: "compare with the other responses only",
+    maxrl: "divide by the mean instead",
+    reinforce: "use the reward itself",
+    pos_only: "never push down",
+    half: "push down half as hard",
   },
   "treat some groups differently": {
-    negative: "push groups without success down", ngrpo: "add one imagined success", culling: "stop drawing solved prompts",
+    negative: "push groups without success down",
+    ngrpo: "add one imagined success",
+    culling: "stop drawing solved prompts",
     likelihood: "reward promising steps if all fail",
   },
   "treat some tokens differently": {
-    nthr: "spare what failures share with successes", forking: "train only unsure tokens",
-    compensation: "push rare tokens up harder", critic: "let a second network judge tokens", verifree: "train on the true answer",
+    nthr: "spare what failures share with successes",
+    forking: "train only unsure tokens",
+    compensation: "push rare tokens up harder",
+    critic: "let a second network judge tokens",
+    verifree: "train on the true answer",
   },
   "change the loss": { gspo: "clip whole responses", cispo: "never stop a push" },
 };
@@ -537,12 +570,14 @@ function drawRule() {
     const known = Object.values(IDEAS).flatMap((group) => Object.keys(group));
     const others = Object.fromEntries(names().filter((n) => n !== "grpo" && !known.includes(n)).map((n) => [n, n]));
     for (const [label, group] of Object.entries({ ...IDEAS, others })) {
-      const options = Object.entries(group).filter(([name]) => names().includes(name)).map(([name, idea]) => new Option(`${idea} (${name})`, name));
+      const known = Object.entries(group).filter(([name]) => names().includes(name));
+      const options = known.map(([name, idea]) => new Option(`${idea} (${name})`, name));
       if (options.length) select.append(el("optgroup", { label }, ...options));
     }
   }
   select.value = state.rule;
-  fill($("about-rule"), el("b", {}, state.rule), `: ${firstSentence(state.rule)} `, el("a", { href: "../advantages.py" }, "code"));
+  const link = el("a", { href: "../advantages.py" }, "code");
+  fill($("about-rule"), el("b", {}, state.rule), `: ${firstSentence(state.rule)} `, link);
 }
 
 function drawSecond() {
@@ -560,7 +595,8 @@ function drawSecond() {
   if (String(other.A) === String(one.A)) lines[0] = `Here ${other.name} gives what grpo gives.`;
   if (!other.learns) lines.push("It needs a network, so it has no bars.");
   else if (past.length && right >= 0) {
-    lines.push(`After ${plural(past.length, "update")} the correct response has ${percent(other.now[right])} %, with grpo ${percent(one.now[right])} %.`);
+    const [its, grpos] = [other, one].map((side) => `${percent(side.now[right])} %`);
+    lines.push(`After ${plural(past.length, "update")} the correct response has ${its}, with grpo ${grpos}.`);
   }
   html("compared", lines.join(" "));
   drawChosen(sides);
@@ -583,10 +619,13 @@ function drawChosen(sides = ["grpo", state.rule].map(sideOf)) {
   });
   const { solution } = sides[0].x;
   const t = column - 1;
-  const differs = text[t] && text[t] !== solution[t] ? `, where the solution has ${solution[t] ? shown(solution[t]) : "ended"}` : "";
-  const pi = text[t] ? ` Its probability is ${fixed(base().pi[i][t], 3)}.` : "";
-  html("chosen", `Token ${column} of response ${row} is ${shown(text[t] ?? tokensOf(sides[1].x, state.rule, sides[1].A, i)[t]?.character ?? "")}${differs}.${pi} ` +
-    `Advantages: ${said.join(", ")}.`);
+  const character = text[t] ?? tokensOf(sides[1].x, state.rule, sides[1].A, i)[t]?.character ?? "";
+  const lines = [`Token ${column} of response ${row} is ${shown(character)}`];
+  const wanted = solution[t] ? shown(solution[t]) : "ended";
+  if (text[t] && text[t] !== solution[t]) lines[0] += `, where the solution has ${wanted}`;
+  lines[0] += ".";
+  if (text[t]) lines.push(`Its probability is ${fixed(base().pi[i][t], 3)}.`);
+  html("chosen", [...lines, `Advantages: ${said.join(", ")}.`].join(" "));
 }
 
 function drawRules() { // all rules: what tokens of rewarded and other responses get
@@ -597,7 +636,7 @@ function drawRules() { // all rules: what tokens of rewarded and other responses
   };
   const rows = names().map((name) => {
     const A = ADVANTAGES[name](x);
-    return el("tr", { ariaSelected: name === state.rule, data: { variant: name } }, el("th", { scope: "row" }, name), cell(A, 1), cell(A, 0));
+    return el("tr", { ariaSelected: name === state.rule }, el("th", { scope: "row" }, name), cell(A, 1), cell(A, 0));
   });
   const head = ["rule", "A with reward 1", "A with reward 0"].map((text) => el("th", { scope: "col" }, text));
   $("variants").textContent = names().length;
@@ -621,7 +660,8 @@ function stopped(name, ratio, A) {
 
 function drawClip() {
   const { ratio, sign, loss } = state;
-  fill($("losses"), ...losses().map((name) => el("button", { ariaPressed: name === loss, data: { key: name, loss: name } }, name)));
+  fill($("losses"), ...losses().map((name) =>
+    el("button", { ariaPressed: name === loss, data: { key: name, loss: name } }, name)));
   const width = Math.min(innerWidth - 32, 540);
   const x = (r) => 40 + r / 2.5 * (width - 55);
   const y = (v) => 130 - v * 45;
@@ -632,31 +672,39 @@ function drawClip() {
     if (!k || Math.abs(push(r) - push(points[k - 1])) > 0.2) pieces.push([]);
     pieces.at(-1).push(`${x(r)},${y(push(r))}`);
   });
-  const across = [0, 0.5, 1, 1.5, 2, 2.5].map((r) => `<text x="${x(r)}" y="262" text-anchor="middle">${r}</text>`).join("");
+  const across = [0, 0.5, 1, 1.5, 2, 2.5].map((r) =>
+    `<text x="${x(r)}" y="262" text-anchor="middle">${r}</text>`).join("");
   const down = [-2, -1, 0, 1, 2].map((v) => `<path d="M${x(0)} ${y(v)}H${x(2.5)}" stroke="var(--line)"/>
     <text x="32" y="${y(v) + 4}" text-anchor="end">${number(v).replace(".00", "")}</text>`).join("");
   const shade = `var(--${sign > 0 ? "up" : "down"})`;
   $("curve").setAttribute("viewBox", `0 0 ${width} 290`);
   $("curve").innerHTML = `${down}${across}<path d="M${x(ratio)} 15V245" stroke="var(--text)" stroke-dasharray="3 4"/>` +
-    pieces.map((piece) => `<polyline points="${piece.join(" ")}" fill="none" stroke="${shade}" stroke-width="4"/>`).join("") +
+    pieces.map((piece) =>
+      `<polyline points="${piece.join(" ")}" fill="none" stroke="${shade}" stroke-width="4"/>`).join("") +
     `<circle cx="${x(ratio)}" cy="${y(push(ratio))}" r="7" fill="var(--page)" stroke="var(--text)" stroke-width="3"/>
     <text x="${x(1.25)}" y="284" text-anchor="middle">ratio${loss === "gspo" ? " of the response" : ""}</text>
     <text x="4" y="14">push</text>`;
   $("ratio").value = ratio;
   for (const radio of document.getElementsByName("sign")) radio.checked = Number(radio.value) === sign;
   const { clip_low, clip_high } = limits(loss);
-  const rule = { grpo: `grpo stops a push that went far enough: up above ${1 + clip_high}, down below ${1 - clip_low}.`,
-    gspo: `gspo has one ratio for the whole response, and narrow limits: ${fixed(1 - clip_low)} and ${fixed(1 + clip_high)}.`,
-    cispo: `cispo never stops a push; it only cuts weights above ${1 + clip_high}.` }[loss];
+  const [lowest, highest] = [fixed(1 - clip_low), fixed(1 + clip_high)];
+  const rule = {
+    grpo: `grpo stops a push that went far enough: up above ${highest}, down below ${lowest}.`,
+    gspo: `gspo has one ratio for the whole response, and narrow limits: ${lowest} and ${highest}.`,
+    cispo: `cispo never stops a push; it only cuts weights above ${highest}.`,
+  }[loss];
   const far = push(ratio) === 0 && ratio > 0 ? "Here the push has ended." : `Here the push is ${signed(push(ratio))}.`;
   html("clip-says", `${rule} ${far}`);
   const at = [[0.5, 1], [2, 1], [0.5, -1], [2, -1]];
-  const head = at.map(([r, A]) => el("th", { scope: "col" }, `ratio ${r}, A = ${A > 0 ? "+1" : "\u22121"}`));
-  fill($("pushes"), el("thead", {}, el("tr", {}, el("th", {}, "push on the token"), ...losses().map((name) => el("th", { scope: "col" }, name)))),
-    el("tbody", {}, ...at.map(([r, A], k) => el("tr", {}, head[k], ...losses().map((name) => {
-      const cut = PUSH[name](r, A);
-      return el("td", { className: cut > 0 ? "up" : cut < 0 ? "down" : "", ariaSelected: name === loss && r === ratio && A === sign }, number(cut));
-    })))));
+  const top = ["push on the token", ...losses()].map((text) => el("th", { scope: "col" }, text));
+  const rows = at.map(([r, A]) => el("tr", {},
+    el("th", { scope: "row" }, `ratio ${r}, A = ${A > 0 ? "+1" : "\u22121"}`),
+    ...losses().map((name) => {
+      const pushed = PUSH[name](r, A);
+      const here = name === loss && r === ratio && A === sign;
+      return el("td", { className: pushed > 0 ? "up" : pushed < 0 ? "down" : "", ariaSelected: here }, number(pushed));
+    })));
+  fill($("pushes"), el("thead", {}, el("tr", {}, ...top)), el("tbody", {}, ...rows));
 }
 
 // ---- The recorded runs
@@ -679,9 +727,12 @@ function runGroup() {
 }
 
 function drawRuns() {
-  const [task, variant] = state.run.split("-");
-  options($("run"), Object.keys(data.runs), state.run, (run) => `${TASKS[run.split("-")[0]] ?? run}, ${run.split("-")[1]}`);
-  const prompts = Object.fromEntries(kept()[0].groups.map(({ problem: [prompt, , , level] }) => [level, prompt.replaceAll(" ", "")]));
+  const variant = state.run.split("-")[1];
+  const title = (run) => run.replace(/^(\w+)-/, (_, task) => `${TASKS[task] ?? task}, `);
+  options($("run"), Object.keys(data.runs), state.run, title);
+  const { groups } = kept()[0];
+  const prompts = Object.fromEntries(groups.map(({ problem: [prompt, , , level] }) =>
+    [level, prompt.replaceAll(" ", "")]));
   options($("level"), levels(), state.level, (level) => prompts[level]);
   $("step").max = steps().length - 1;
   $("step").value = steps().indexOf(state.step);
@@ -692,17 +743,18 @@ function drawRuns() {
   const n = sum(x.rewards);
   const truth = variant === "verifree" ? "After the arrow: the true answer, which is trained." :
     n === 0 || n === x.rewards.length ? "All rewards are equal: every advantage is 0." : "";
-  $("summary").textContent = `Training step ${state.step}: ${n} of ${x.rewards.length} correct. Solution ${x.solution.slice(0, -1)}. ${truth}`;
+  $("summary").textContent = `Training step ${state.step}: ${n} of ${x.rewards.length} correct. ` +
+    `Solution ${x.solution.slice(0, -1)}. ${truth}`;
   $("responses").style.setProperty("--length", Math.max(...x.tokens.map((text) => text.length)));
   fill($("responses"), ...x.tokens.map((text, i) => {
     const parts = tokensOf(x, variant, A, i);
-    const cells = parts.map(({ character, a, marks }) => el("span", { className: ["token", ...marks].join(" "),
-      style: a === null ? {} : colour(a) }, character));
-    const given = cells.splice(text.length);
-    if (given.length) cells.push(el("span", { className: "after" }, "\u2192", ...given));
+    const cells = parts.map(({ character, a, marks }) =>
+      el("span", { className: ["token", ...marks].join(" "), style: a === null ? {} : colour(a) }, character));
     const values = parts.map(({ a }) => a).filter((a) => a !== null);
-    return el("div", { className: "row" }, el("span", {}, x.rewards[i] ? "\u2713" : "\u2717", small.matches ? ` ${x.rewards[i]}` : ` reward ${x.rewards[i]}`),
-      el("div", { className: "tokens" }, ...cells), el("div", { className: "A" }, ...range(values).map((line) => el("span", {}, line))));
+    const reward = `${x.rewards[i] ? "\u2713" : "\u2717"}${small.matches ? "" : " reward"} ${x.rewards[i]}`;
+    return el("div", { className: "row" }, el("span", {}, reward),
+      el("div", { className: "tokens" }, ...together(cells, text.length)),
+      el("div", { className: "A" }, ...spans(range(values))));
   }));
 }
 
@@ -712,8 +764,9 @@ function drawChart() {
   const width = Math.min(innerWidth - 20, 1000); // its letters stay readable on a telephone
   const x = (step) => 52 + (width - 160) * step / last;
   const y = (share) => 190 - 175 * share;
-  const parts = [0, 0.25, 0.5, 0.75, 1].map((share) => `<text x="46" y="${y(share) + 4}" text-anchor="end">${share * 100} %</text>
-    <path d="M52 ${y(share)}H${width - 108}" stroke="var(--line)"/>`);
+  const quarters = [0, 0.25, 0.5, 0.75, 1];
+  const parts = quarters.map((share) => `<path d="M52 ${y(share)}H${width - 108}" stroke="var(--line)"/>
+    <text x="46" y="${y(share) + 4}" text-anchor="end">${share * 100} %</text>`);
   const end = shares.at(-1);
   const order = levels().map((_, i) => i).sort((a, b) => end[b] - end[a] || a - b);
   for (const i of order) {
@@ -728,11 +781,12 @@ function drawChart() {
     else labels.push({ y: y(end[i]), levels: [levels()[i]] });
   }
   for (const label of labels) {
-    const names = label.levels.sort((a, b) => a - b).map((n) => (n === state.level ? `<tspan font-weight="700">${n}</tspan>` : n));
+    const bold = (n) => (n === state.level ? `<tspan font-weight="700">${n}</tspan>` : n);
+    const names = label.levels.sort((a, b) => a - b).map(bold);
     parts.push(`<text x="${width - 102}" y="${label.y + 4}">${names.join(", ")} ${unit()}</text>`);
   }
   parts.push(`<path d="M${x(state.step)} 10V195" stroke="var(--text)" stroke-dasharray="5 3"/>`);
-  const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => Math.round(part * last));
+  const ticks = quarters.map((part) => Math.round(part * last));
   parts.push(...ticks.map((step) => `<text x="${x(step)}" y="210" text-anchor="middle">${step}</text>`));
   parts.push(`<text x="${x(last / 2)}" y="228" text-anchor="middle">training step</text>`);
   $("chart").setAttribute("viewBox", `0 0 ${width} 234`);
@@ -766,30 +820,48 @@ const near = () => { // the failure that shares most tokens with the correct res
 };
 const alone = () => data.lab.rewards.map((r, i) => Number(i === data.lab.rewards.indexOf(1))).join("");
 const TOUR = [
-  { place: "lab", ask: () => `Response ${near() + 1} has the correct steps and one wrong digit in its answer, so its reward is 0. What do ten updates do to it?`,
+  { place: "lab",
+    ask: () => `Response ${near() + 1} has the correct steps and one wrong digit in its answer, so its reward is 0. ` +
+      "What do ten updates do to it?",
     choices: ["It gets less likely.", "It stays.", "It gets likelier."], right: 2, updates: 10,
-    answer: (side) => `${percent(side.before[near()])} % became ${percent(side.now[near()])} %. It begins like the correct response. ` +
-      "GRPO does not know which token was wrong: all tokens of a response get one advantage." },
-  { place: "lab", ask: "You give a second response reward 1. What happens to +2.65?", choices: ["It grows.", "It stays.", "It shrinks."], right: 2,
-    after: () => ({ rewards: [...alone()].map((r, i) => (i === near() ? "1" : r)).join("") }), answer: () => "It shrinks to +1.73: a success is less of an exception now." },
-  { place: "lab", ask: "You set all rewards to 0. What does grpo give?", choices: ["\u22121 to all", "\u22120.38 to all", "0 to all"], right: 2,
-    after: () => ({ rewards: "0".repeat(data.lab.tokens.length) }), answer: () => "0, for every reward equals the mean. Neither an all-fail nor an all-pass group teaches grpo anything." },
-  { place: "beside", ask: "nthr wants to push failures down without pushing the success down as well. What does it change?",
-    choices: ["It pushes shared tokens up.", "It pushes some tokens down less.", "It pushes only wrong digits down."], right: 1, before: { rule: "half" },
-    after: () => ({ rule: "nthr" }), answer: () => {
-      const x = base();
-      return `The ${spared(x).flat().filter((bit) => bit).length} framed tokens get ${number(eta(x) * ADVANTAGES.grpo(x)[x.rewards.indexOf(0)][0])}: pushing them ` +
-        "down would also push the success down. A wrong digit can be among them.";
+    answer: ({ before, now }) => `${percent(before[near()])} % became ${percent(now[near()])} %. ` +
+      "It begins like the correct response. GRPO does not know which token was wrong: all tokens of a response get one advantage." },
+  { place: "lab", ask: () => "You give a second response reward 1. What happens to +2.65?",
+    choices: ["It grows.", "It stays.", "It shrinks."], right: 2,
+    after: () => ({ rewards: [...alone()].map((r, i) => (i === near() ? "1" : r)).join("") }),
+    answer: () => "It shrinks to +1.73: a success is less of an exception now." },
+  { place: "lab", ask: () => "You set all rewards to 0. What does grpo give?",
+    choices: ["\u22121 to all", "\u22120.38 to all", "0 to all"], right: 2,
+    after: () => ({ rewards: "0".repeat(data.lab.tokens.length) }),
+    answer: () => "0, for every reward equals the mean. Neither an all-fail nor an all-pass group teaches grpo " +
+      "anything." },
+  { place: "beside",
+    ask: () => "nthr wants to push failures down without pushing the success down as well. What does it change?",
+    choices: ["It pushes shared tokens up.", "It pushes some tokens down less.", "It pushes only wrong digits down."],
+    right: 1, before: { rule: "half" }, after: () => ({ rule: "nthr" }),
+    answer: ({ x, A }) => {
+      const count = spared(x).flat().filter((bit) => bit).length;
+      const value = number(eta(x) * A[x.rewards.indexOf(0)][0]);
+      return `The ${count} framed tokens get ${value}: pushing them down would also push the success down. ` +
+        "A wrong digit can be among them.";
     } },
-  { place: "clip", ask: "A failure's token (A = \u22121) became twice as likely. Does grpo's clip stop its push down?", choices: ["yes", "no"], right: 1,
-    before: { loss: "grpo", sign: -1, ratio: 1 }, after: () => ({ ratio: 2 }),
-    answer: () => "No. It moved the wrong way. The clip only ends pushes that went far enough in their own direction, as at ratio 0.5." },
-  { place: "runs", ask: "After 400 steps most prompts are solved in all eight responses. What does grpo learn from them?",
+  { place: "clip",
+    ask: () => "A failure's token (A = \u22121) became twice as likely. Does grpo's clip stop its push down?",
+    choices: ["yes", "no"], right: 1, before: { loss: "grpo", sign: -1, ratio: 1 }, after: () => ({ ratio: 2 }),
+    answer: () => "No. It moved the wrong way. The clip only ends pushes that went far enough in their own direction, " +
+      "as at ratio 0.5." },
+  { place: "runs",
+    ask: () => "After 400 steps most prompts are solved in all eight responses. What does grpo learn from them?",
     choices: ["to do it again", "nothing"], right: 1, before: { step: 0 }, after: () => ({ step: 1e9 }),
     answer: () => "Nothing: equal rewards give advantages of 0. Late in training, few groups still teach." },
 ];
+const ASKED = ["rewards", "fresh", "rule", "loss", "sign", "ratio", "step"]; // what questions change
 let predicted = null;
 let own = null; // the reader's settings, while questions change them
+
+function keepOwn() {
+  own ??= { past, ...Object.fromEntries(ASKED.map((name) => [name, state[name]])) };
+}
 
 function restart() {
   past = [];
@@ -804,8 +876,7 @@ function set(values, updates = 0) { // a question's own start
 }
 
 function openTour(n) {
-  const asks = ["rewards", "fresh", "rule", "loss", "sign", "ratio", "step"];
-  own ??= { past, ...Object.fromEntries(asks.map((name) => [name, state[name]])) };
+  keepOwn();
   predicted = null;
   const question = TOUR[n - 1];
   if (question) {
@@ -827,8 +898,7 @@ function openTour(n) {
 function predict(k) {
   const question = TOUR[state.tour - 1];
   if (predicted === null) {
-    const asks = ["rewards", "fresh", "rule", "loss", "sign", "ratio", "step"];
-    own ??= { past, ...Object.fromEntries(asks.map((name) => [name, state[name]])) };
+    keepOwn();
     set({ ...question.before, ...question.after?.() }, question.updates);
   }
   predicted = k;
@@ -844,21 +914,23 @@ function drawTour() {
   }
   const button = (text, key, act) => el("button", { onclick: act, data: { key } }, text);
   const box = document.querySelector(`[data-place="${question?.place ?? "runs"}"]`);
+  const card = (title, next, ...below) => fill(box, el("div", { id: "tour", role: "region", ariaLabel: "Questions" },
+    el("div", { className: "top" }, el("h3", { tabIndex: -1 }, title), next), ...below));
   if (!question) {
-    fill(box, el("div", { id: "tour" }, el("div", { className: "top" }, el("h3", { tabIndex: -1 }, "Your own settings are back."),
-      button("first question", "next", () => openTour(1)))));
+    card("Your own settings are back.", button("first question", "next", () => openTour(1)));
     return;
   }
   const answered = predicted !== null;
-  const choices = question.choices.map((text, k) => el("button", { ariaPressed: predicted === k, data: { key: `choice${k}` },
-    className: answered && k === question.right ? "right" : "", onclick: () => predict(k) },
-    answered ? `${k === question.right ? "\u2713 " : k === predicted ? "\u2717 " : ""}${text}` : text));
-  const verdict = answered ? el("p", { className: "verdict" }, el("b", {}, predicted === question.right ? "Right. " : "Not quite. "),
-    question.answer(sideOf("grpo"))) : "";
-  const next = state.tour < TOUR.length ? "next" : "finish";
-  fill(box, el("div", { id: "tour", role: "region", ariaLabel: "Questions" }, el("div", { className: "top" },
-    el("h3", { tabIndex: -1 }, `Question ${state.tour} of ${TOUR.length}`), button(next, "next", () => openTour(state.tour + 1))),
-  el("p", {}, question.ask instanceof Function ? question.ask() : question.ask), el("div", { className: "options", role: "group", ariaLabel: "Your prediction" }, ...choices), verdict));
+  const mark = (k) => (!answered ? "" : k === question.right ? "\u2713 " : k === predicted ? "\u2717 " : "");
+  const choices = question.choices.map((text, k) => el("button", {
+    ariaPressed: predicted === k, className: answered && k === question.right ? "right" : "",
+    data: { key: `choice${k}` }, onclick: () => predict(k),
+  }, mark(k) + text));
+  const right = el("b", {}, predicted === question.right ? "Right. " : "Not quite. ");
+  const verdict = answered ? el("p", { className: "verdict" }, right, question.answer(sideOf("grpo"))) : "";
+  const next = button(state.tour < TOUR.length ? "next" : "finish", "next", () => openTour(state.tour + 1));
+  card(`Question ${state.tour} of ${TOUR.length}`, next, el("p", {}, question.ask()),
+    el("div", { className: "options", role: "group", ariaLabel: "Your prediction" }, ...choices), verdict);
 }
 
 // ---- Start
@@ -933,8 +1005,12 @@ function start() {
   addEventListener("resize", () => { drawClip(); drawChart(); });
   $("update").onclick = () => update(1);
   $("presets").onclick = (event) => event.target.dataset.share && preset(event.target.dataset.share);
-  for (const button of document.querySelectorAll("[data-updates]")) button.onclick = () => update(Number(button.dataset.updates));
-  for (const button of document.querySelectorAll("[data-again]")) button.onclick = () => { restart(); drawBoards(); };
+  for (const button of document.querySelectorAll("[data-updates]")) {
+    button.onclick = () => update(Number(button.dataset.updates));
+  }
+  for (const button of document.querySelectorAll("[data-again]")) {
+    button.onclick = () => { restart(); drawBoards(); };
+  }
   for (const board of ["first", "second"]) {
     $(board).onclick = ({ target }) => {
       if (target.dataset.flip) flip(Number(target.dataset.flip));
@@ -942,11 +1018,15 @@ function start() {
     };
   }
   tokenEvents($("second"));
-  for (const radio of document.getElementsByName("fresh")) radio.onchange = () => change({ fresh: Number(radio.value) }, drawBoards);
+  for (const radio of document.getElementsByName("fresh")) {
+    radio.onchange = () => change({ fresh: Number(radio.value) }, drawBoards);
+  }
   $("rule").onchange = () => change({ rule: $("rule").value }, drawBoards);
   $("losses").onclick = (event) => event.target.dataset.loss && change({ loss: event.target.dataset.loss }, drawClip);
   $("ratio").oninput = () => change({ ratio: Number($("ratio").value) }, drawClip);
-  for (const radio of document.getElementsByName("sign")) radio.onchange = () => change({ sign: Number(radio.value) }, drawClip);
+  for (const radio of document.getElementsByName("sign")) {
+    radio.onchange = () => change({ sign: Number(radio.value) }, drawClip);
+  }
   $("play").onclick = play;
   $("run").onchange = () => change({ run: $("run").value }, drawRuns);
   $("level").onchange = () => change({ level: Number($("level").value) }, drawRuns);
