@@ -502,7 +502,7 @@ function drawFirst() {
   const value = (r) => signed(A[x.rewards.indexOf(r)][0]);
   const of = state.fresh ? `${word(G)} new responses` : word(G);
   const group = n === 0 ? `None of ${of} has reward 1. None is better than another, so every advantage is 0.` :
-    n === G ? `All ${of} have reward 1. None is better than another, so every advantage is 0.` :
+    n === G ? `${G === 2 ? "Both" : `All ${of}`} have reward 1. None is better than another, so every advantage is 0.` :
     `${capital(word(n))} of ${of} ${n === 1 ? "has" : "have"} reward 1 and ${n === 1 ? "gets" : "get"} ${value(1)}; ` +
     `${G - n === 1 ? "the other gets" : "the others get"} ${value(0)}.`;
   const wrong = [...state.rewards].findIndex((r, i) => r === "1" && !data.lab.rewards[i]);
@@ -571,7 +571,7 @@ function drawRule() {
     const others = Object.fromEntries(names().filter((n) => n !== "grpo" && !known.includes(n)).map((n) => [n, n]));
     for (const [label, group] of Object.entries({ ...IDEAS, others })) {
       const known = Object.entries(group).filter(([name]) => names().includes(name));
-      const options = known.map(([name, idea]) => new Option(`${idea} (${name})`, name));
+      const options = known.map(([name, idea]) => new Option(idea, name));
       if (options.length) select.append(el("optgroup", { label }, ...options));
     }
   }
@@ -593,6 +593,7 @@ function drawSecond() {
   const right = data.lab.rewards.indexOf(1);
   const lines = [`${other.name} gives ${gives(other)}.`];
   if (String(other.A) === String(one.A)) lines[0] = `Here ${other.name} gives what grpo gives.`;
+  if (losses().includes(other.name)) lines.push("Only its clip differs, which you find below.");
   if (!other.learns) lines.push("It needs a network, so it has no bars.");
   else if (past.length && right >= 0) {
     const [its, grpos] = [other, one].map((side) => `${percent(side.now[right])} %`);
@@ -636,7 +637,8 @@ function drawRules() { // all rules: what tokens of rewarded and other responses
   };
   const rows = names().map((name) => {
     const A = ADVANTAGES[name](x);
-    return el("tr", { ariaSelected: name === state.rule }, el("th", { scope: "row" }, name), cell(A, 1), cell(A, 0));
+    const choose = name === "grpo" ? name : el("button", { data: { variant: name, key: name } }, name);
+    return el("tr", { ariaSelected: name === state.rule }, el("th", { scope: "row" }, choose), cell(A, 1), cell(A, 0));
   });
   const head = ["rule", "A with reward 1", "A with reward 0"].map((text) => el("th", { scope: "col" }, text));
   $("variants").textContent = names().length;
@@ -1021,6 +1023,7 @@ function start() {
   for (const radio of document.getElementsByName("fresh")) {
     radio.onchange = () => change({ fresh: Number(radio.value) }, drawBoards);
   }
+  $("rules").onclick = ({ target }) => target.dataset.variant && change({ rule: target.dataset.variant }, drawBoards);
   $("rule").onchange = () => change({ rule: $("rule").value }, drawBoards);
   $("losses").onclick = (event) => event.target.dataset.loss && change({ loss: event.target.dataset.loss }, drawClip);
   $("ratio").oninput = () => change({ ratio: Number($("ratio").value) }, drawClip);
