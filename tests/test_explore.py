@@ -740,7 +740,7 @@ PLACES = """
 """
 
 
-@pytest.mark.parametrize("size", [DESKTOP, PHONE, (320, 640)])
+@pytest.mark.parametrize("size", [DESKTOP, (1000, 800), (600, 900), PHONE, (320, 640)])
 def test_nothing_moves_when_a_reward_changes(browser, pages, size):
     """Columns jumped by up to 15 pixels when a number got another width."""
     show(browser, size)
