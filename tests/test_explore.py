@@ -641,7 +641,7 @@ def test_the_guided_questions(browser, pages, size):
     visit(browser, pages["committed"] + "#rewards=11100000&rule=rloo&sign=-1")
     count = browser.execute_script("return TOUR.length")
     about = ["#first .row:nth-child(6)", "#first .row:nth-child(8)", "#first .row:nth-child(9)",
-             "#second .row:nth-child(9)", "#pushes", "#responses .row:last-child"]  # fmt: skip
+             "#second .row:nth-child(2)", "#pushes", "#responses .row:last-child"]  # fmt: skip
     assert count == len(about)
     for n in range(1, count + 1):
         assert f"Question {n} of {count}" in element(browser, "#tour").text
@@ -670,6 +670,7 @@ def test_the_guided_questions(browser, pages, size):
         if n == 4:
             framed = int(re.search(r"The (\d+) framed", element(browser, "#tour").text)[1])
             assert len(texts(browser, "#second .differs")) == framed > 0
+            assert browser.execute_script(VISIBLE, "#second .differs")
         if n == 5:
             assert "the push is \u22122.00" in element(browser, "#clip-says").text
         if n == 6:

@@ -894,7 +894,7 @@ function openTour(n) {
   change({ tour: n });
   const card = document.querySelector(".place > div");
   card.querySelector("h3").focus({ preventScroll: true });
-  card.scrollIntoView({ block: "end" });
+  card.scrollIntoView({ block: question?.place === "beside" ? "start" : "end" }); // what it asks about is below or above
 }
 
 function predict(k) {
@@ -906,7 +906,8 @@ function predict(k) {
   predicted = k;
   change({});
   $("said").textContent = document.querySelector(".verdict").textContent;
-  document.querySelector(".place > div").scrollIntoView({ block: "nearest" });
+  const card = document.querySelector(".place > div");
+  card.scrollIntoView({ block: question.place === "beside" ? "start" : "nearest" });
 }
 
 function drawTour() {
