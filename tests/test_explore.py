@@ -719,8 +719,20 @@ def test_updates_move_bars_and_offer_what_is_next(browser, pages):
         assert bool(browser.find_elements(By.CSS_SELECTOR, ".offered")) == (n == 10)
     element(browser, ".offered").click()
     assert "every advantage is 0" in element(browser, "#sentence").text
+    # The axis grows only where a bar needs it, is marked then, and is the old one at the start.
+    ends = []
+    for _ in range(6):
+        ends.append(numbers(texts(browser, "#first .end")[0])[0])
+        values = [
+            numbers(text)[-1] for text in texts(browser, "#first .row:has([data-flip]) .value")
+        ]
+        assert max(values) <= ends[-1] and ends == sorted(ends)
+        changed = bool(browser.find_elements(By.CSS_SELECTOR, "#first .axis.changed"))
+        assert changed == (ends[-1] > ends[0])
+        browser.execute_script("state.rewards = alone(); update(10)")
+    assert ends[-1] > ends[0]
     element(browser, "#lab [data-again]").click()
-    assert not browser.find_elements(By.CSS_SELECTOR, ".rose, .fell, .offered")
+    assert not browser.find_elements(By.CSS_SELECTOR, ".rose, .fell, .offered, .changed")
 
 
 def test_a_run_can_be_played(browser, pages):
