@@ -98,7 +98,7 @@ def check_task(name: str) -> None:
 
 def base_model(args: Namespace, say=lambda line: None) -> GPT:
     """The base model of these settings. It is made on one thread: their number changes rounding."""
-    say(f"\nThe warm-up imitates solutions until {WARM_UP[args.task][0]:.0%} of answers are right.")
+    say(f"\nThe warm-up imitates solutions until {WARM_UP[args.task][0]:.0%} of samples are right.")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model = new_model(args).to(args.device)
@@ -335,7 +335,7 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
 
     variants and losses: the tables of advantages.py, or larger ones.
     """
-    ideas = [f"  {name:13}{str(getdoc(x)).splitlines()[0]}" for name, x in variants.items()]
+    ideas = ["names:"] + [f"  {v:13}{str(getdoc(x)).splitlines()[0]}" for v, x in variants.items()]
     # We suppress the usage, so that an error is one line.
     cli = ArgumentParser("train.py", SUPPRESS, None, "\n".join(ideas), [], Layout, add_help=False)
     add = cli.add_argument_group("what to train").add_argument
@@ -347,7 +347,7 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
     add("--prompts", type=number(int, 1), default=64, help="prompts in a rollout")
     add("--group-size", type=number(int, 2), default=8, help="responses to each prompt")
     add("--temperature", type=number(float, 1e-3), default=1.0, help="temperature of sampling")
-    add("--lr", type=number(float, 1e-12), default=3e-4, help="learning rate at its highest")
+    add("--lr", type=number(float, 1e-12), default=3e-4, help="learning rate; it rises, then falls")
     add("--max-grad-norm", type=number(float, 1e-12), default=0.01, help="limit of gradient norms")
     add("--minibatches", type=number(int, 1), default=4, help="optimiser steps per rollout")
     add("--clip-high", type=number(float, 0), default=0.2, help="a push up ends at ratio 1 + this")
@@ -377,7 +377,7 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
 
 
 def folder_name(args: Namespace, default) -> str:
-    """It contains every setting that differs from its default, so no run replaces another."""
+    """It contains every setting that differs from its default, but not threads and device."""
     names = sorted(vars(args).keys() - {"task", "variant", "seed", "threads", "device", "out"})
     changed = [f"{k}{vars(args)[k]}" for k in names if vars(args)[k] != default(k)]
     return "-".join([args.task, args.variant, f"seed{args.seed}", *changed])

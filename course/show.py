@@ -3,20 +3,27 @@
 A row is a training step. Steps at which one of the columns is empty are left out.
 """
 
-import csv
 import sys
 from pathlib import Path
+
+from tools.curves import metrics
 
 
 def show(folder: str, names: list[str]) -> None:
     """The columns with these names in the run's metrics.csv (tools/README.md defines them)."""
-    lines = Path(folder, "metrics.csv").read_text(encoding="utf-8").splitlines()
+    rows = metrics(Path(folder))
+    for name in names:
+        if name not in rows[0]:
+            raise ValueError(f"{name} is not one of {', '.join(rows[0])}")
     print(*(name.rjust(13) for name in names))
-    for row in csv.DictReader(lines):
+    for row in rows:
         if all(row[name] for name in names):
             cells = (" ".join(f"{float(x):.4f}" for x in row[name].split()) for name in names)
             print(*(cell.rjust(13) for cell in cells))
 
 
 if __name__ == "__main__":
-    show(sys.argv[1], sys.argv[2:])
+    try:
+        show(sys.argv[1], sys.argv[2:])
+    except (LookupError, OSError, ValueError) as error:
+        sys.exit(f"Give the folder of a run, and columns that it has: {error}")

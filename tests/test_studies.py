@@ -1,7 +1,13 @@
 """The studies' arithmetic, on rows, groups and responses whose answers are known."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from copy import deepcopy
 from itertools import combinations, product
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,8 +20,9 @@ pytest.importorskip("scipy", reason="the studies need scipy: see studies/require
 import train  # noqa: E402
 from advantages import answer_likelihood, grpo, likelihood, standardise, token_bias  # noqa: E402
 from grpo import policy_loss, response_logprobs, update  # noqa: E402
-from studies import ablations, displacement, faithful, gradients, group, pass_at_k  # noqa: E402
-from studies.gradients_report import parts, ratios_and_effects, relative  # noqa: E402
+from studies import ablations, common, displacement, faithful, gradients, gradients_report  # noqa: E402
+from studies import group, pass_at_k, timing  # noqa: E402
+from studies.gradients_report import parts, relative  # noqa: E402
 from studies.runs import LOSSES, TRAINED  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
@@ -121,30 +128,65 @@ def test_where_a_step_goes():
     assert not gradients.direction(model, grpo(x)).any()
 
 
-def test_ratios_and_effects():
-    """A mean of ratios that is not geometric; an effect of another task or rate; grpo itself; both
-    names of one algorithm."""
+def test_relative_ratios():
+    """A mean of ratios that is not geometric; both names of one algorithm."""
     values = (("grpo", 4, 2), ("grpo", 5, 4), ("half", 4, 2), ("half", 5, 16), ("dense", 4, 3))
     values += (("dr_grpo", 4, 1), ("rloo", 4, 1))
     rows = [{"task": "add", "variant": x, "seed": seed, "snr": y} for x, seed, y in values]
-
-    def effect(variant, task="add", chosen=True):
-        return SimpleNamespace(task=task, variant=variant, chosen=chosen)
-
-    half, dense = effect("half"), effect("dense")
-    others = [
-        effect("half", task="mul"),
-        effect("half", chosen=False),
-        effect("grpo"),
-        effect("rloo"),
-    ]
-    pairs = ratios_and_effects(rows, [half, dense, effect("nthr"), *others], "add")
-    assert [(ratio.value, x) for ratio, x in pairs] == [
-        (pytest.approx(2.0), half),
-        (pytest.approx(1.5), dense),
-    ]
-    (_, low, high) = relative(rows)["half"]
+    found = relative(rows)
+    assert {name: x.value for name, x in found.items()} == pytest.approx(
+        {"half": 2, "dense": 1.5, "grpo": 1, "dr_grpo": 0.5}
+    )
+    (_, low, high) = found["half"]
     assert (low, high) == pytest.approx((1, 4))  # of one base model, of the other
+
+
+def test_counts_of_noise_and_effect():
+    """Controls, other rates or other tasks that are counted; an interval that is not looked at."""
+    of_one = {"grpo": 1, "half": 2, "nthr": 1.5, "critic": 0.5, "dense": 2, "pos_only": 1}
+    rows = []
+    for task, (name, snr), seed in product(("add", "mul"), of_one.items(), (2, -1)):
+        snr = snr**seed if name == "nthr" else snr  # larger in the mean, and not clearly
+        rows.append({"task": task, "variant": name, "seed": seed, "snr": snr})
+
+    def effect(variant, gain, significant, task="add", chosen=True):
+        average = SimpleNamespace(value=gain)
+        about = {"task": task, "variant": variant, "chosen": chosen, "significant": significant}
+        return SimpleNamespace(average=average, **about)
+
+    results = [
+        effect("half", 1, True),
+        effect("half", 1, False, "mul"),
+        effect("half", 1, True, "sum"),
+        effect("half", 1, True, chosen=False),
+        effect("dense", 1, True),
+        effect("culling", 1, True),  # not measured
+        effect("nthr", 1, True),
+        effect("critic", -1, True),
+    ]
+    lines = gradients_report.counts(rows, results).splitlines()[2:]
+    assert [line.split(" | ")[1:] for line in lines] == [
+        ["1", "0", "1 |"],
+        ["1", "0", "0 |"],
+        ["0", "1", "0 |"],
+    ]
+
+
+def test_time_of_a_run(monkeypatch):
+    """Evaluations that count; steps of another loop that count; a run that is faster than grpo."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(timing, "process_time", lambda: clock.now)
+
+    def loop(seconds):
+        for n, x in enumerate(seconds, 1):
+            clock.now += x
+            yield None, {"step": n} | ({"greedy": 0.0} if n == 3 else {})
+
+    loops = [timing.seconds_of_steps(loop(x)) for x in ([1, 2, 9, 3], [2, 4, 50, 6])]
+    grpo, ours = np.transpose([*zip(*loops)])
+    assert grpo.tolist() == [1, 2, 2, 3] and ours.tolist() == [2, 4, 4, 6]
+    assert timing.of_run(ours, grpo) == {"seconds": 16, "of_grpo": 2, "same_time": 2.5}
+    assert timing.of_run(grpo, ours) == {"seconds": 8, "of_grpo": 0.5, "same_time": 4}
 
 
 def test_pass_at_k():
@@ -156,7 +198,9 @@ def test_pass_at_k():
 
 
 def test_the_group_of_the_picture(monkeypatch):
-    """A group with none or several correct responses; another variant's advantages."""
+    """A group with none or several correct responses; another variant's advantages; a mistake in
+    an answer that is not marked, and one that cannot be seen.
+    """
     x = problem(TASKS["add"], [347, 285], 3)
     rollout = group.first_correct(group.load("add", "add-base"), x)
     assert rollout.rewards.tolist() == [[1] + 7 * [0]]
@@ -164,6 +208,9 @@ def test_the_group_of_the_picture(monkeypatch):
     group.draw(ax, rollout, 0, "grpo")
     labels = [text.get_text() for text in ax.get_yticklabels()]
     assert labels == ["reward 1, A = +2.65"] + 7 * ["reward 0, A = -0.38"]
+    pairs = [pair for text in rollout.texts[0] for pair in zip(text + "$", x.solution + "$")]
+    assert len(ax.lines) == sum(ours != true for ours, true in pairs) > 8  # answers have bars, too
+    assert " " not in [text.get_text() for text in ax.texts]
     first, second = torch.eye(8)[:2]
     groups = iter([SimpleNamespace(rewards=r[None]) for r in (second, first + second, first)])
     monkeypatch.setattr(group, "sample_rollout", lambda *_, **__: next(groups))
@@ -304,3 +351,79 @@ def test_controls_can_be_trained():
         args.steps = 1
         ((*_, row),) = train.train(args, train.new_model(args), TRAINED)
         assert np.isfinite(row["loss"])
+
+
+STUDY = """
+import sys, time
+from pathlib import Path
+from studies.common import side_by_side
+
+def job(n, folder):
+    Path(folder, f"begun-{n}").touch()
+    time.sleep(0 if n == 0 else 300)
+
+if __name__ == "__main__":
+    for done in side_by_side(job, [(n, sys.argv[1]) for n in range(9)], 2):
+        print("one", flush=True)
+        if len(sys.argv) > 2:
+            raise RuntimeError
+"""
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL, None])
+def test_a_study_that_is_stopped_is_stopped(tmp_path, stop):
+    """Workers go on for hours after Ctrl-C, or for ever after their parent was killed."""
+    (tmp_path / "study.py").write_text(STUDY)
+    environment = os.environ | {"PYTHONPATH": str(Path(common.__file__).parents[1])}
+    command = [sys.executable, "study.py", str(tmp_path)] + ["error"] * (stop is None)
+    study = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert study.stdout.readline() == b"one\n"
+    while stop and study.poll() is None and len([*tmp_path.glob("begun-*")]) < 3:
+        time.sleep(0.05)
+    if stop:
+        study.send_signal(stop)
+    # The pipes are closed when the last process that holds them has ended.
+    study.communicate(timeout=120)
+    assert study.returncode and len([*tmp_path.glob("begun-*")]) <= 3
+
+
+def test_a_worker_leaves_ctrl_c_to_its_parent(monkeypatch):
+    """Each worker prints a traceback, and takes the next job."""
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(common, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
+    try:
+        common.begin(None)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("task,seed\nadd,1\nadd\n", "line 3: not as many fields"),
+        ("task,seed\nadd,1,2\n", "line 2: not as many fields"),
+        ("task;seed\nadd;1\n", "no column seed. Its columns are task;seed."),
+        ("task\nadd\n", "no column seed. Its columns are task."),
+    ],
+)
+def test_a_table_that_was_changed_by_hand(tmp_path, text, said):
+    """A traceback from deep inside a study, which does not say what is wrong with the file."""
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    with pytest.raises(SystemExit, match=said):
+        common.by_seed(common.read_rows(path), "seed", task="add")
+        [row["seed"] for row in common.read_rows(path)]
+
+
+def test_a_table_that_a_spreadsheet_wrote(tmp_path):
+    """A byte order mark belongs to the name of the first column."""
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"\xef\xbb\xbftask,seed,x\r\nadd,1,0.5\r\n")
+    rows = common.read_rows(path)
+    assert rows == [{"task": "add", "seed": 1, "x": 0.5}]
+    assert common.by_seed(rows, "x", task="add") == {1: 0.5}
+    with pytest.raises(SystemExit, match="no column y"):
+        common.by_seed(rows, "y")

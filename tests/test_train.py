@@ -612,7 +612,7 @@ def test_what_a_run_shows(capsys):
     assert lines[0].startswith("Task add: ") and "2 to 5 digits" in lines[0]
     [warm_up] = [n for n, line in enumerate(lines) if " in 20 supervised steps." in line]
     assert re.match("It reached [0-9]+% in", lines[warm_up])
-    assert "until 0% of answers are right" in lines[warm_up - 1]
+    assert "until 0% of samples are right" in lines[warm_up - 1]
     [left] = Path("out").iterdir()
     rows = [*csv.DictReader((left / "metrics.csv").read_text().splitlines())]
     rows = [row for row in rows if row["greedy"]]
@@ -744,7 +744,7 @@ def test_a_warm_up_that_misses_its_share_says_so(monkeypatch, capsys):
     monkeypatch.setattr(train, "WARM_UP", dict.fromkeys(TASKS, (0.13, 1.0)))
     train.base_model(parsed(""), train.say)
     text = capsys.readouterr().out
-    assert "until 13% of answers are right" in text and "It reached 4% in 2000 " in text
+    assert "until 13% of samples are right" in text and "It reached 4% in 2000 " in text
 
 
 def test_a_variant_without_a_docstring(monkeypatch, capsys):
