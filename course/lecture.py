@@ -226,14 +226,6 @@ def ascend(r, baseline=0.0, pulls=None, seed=0):
     return torch.stack(path)
 
 
-def split(A):
-    """The mean squared length of g = A_a (e_a - pi) in three parts: signal, bias, scatter (3,)."""
-    g = A[:, None] * PUSH  # row a is what a pull of arm a gives
-    mean = PI @ g
-    scatter = PI @ (g - mean).square().sum(1)
-    return torch.stack([(mean @ ALONG) ** 2, (mean @ ACROSS) ** 2, scatter])
-
-
 def pulled(A):
     """2000 means of g over eight pulls: their parts along grad J and across it (2000, 2)."""
     arms = torch.multinomial(PI, 16_000, replacement=True, generator=generator(0)).view(2000, 8)
