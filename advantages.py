@@ -32,6 +32,7 @@ gradient flows through A. Padding may hold anything, even NaN, and 0 * NaN is Na
 """
 
 from dataclasses import replace
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -267,9 +268,12 @@ def likelihood(rollout: Rollout) -> Rollout:
     differences of L large. With language models, accuracy fell: L only says how well the true
     answer follows the reasoning, so the reasoning with the largest L is pushed up, right or wrong.
     """
-    all_fail = (rollout.rewards == 0).all(1, keepdim=True)
-    L = answer_likelihood(rollout)  # (P, G)
-    return on_tokens(rollout, standardise(torch.where(all_fail, L, rollout.rewards)))
+    all_fail = (rollout.rewards == 0).all(1)  # (P,)
+    rewards = rollout.rewards.clone()
+    if all_fail.any():  # only these groups are read
+        L = answer_likelihood(only(rollout, all_fail))  # (number of these groups, G)
+        rewards[all_fail] = L.to(rewards.dtype)
+    return on_tokens(rollout, standardise(rewards))
 
 
 def verifree(rollout: Rollout) -> Rollout:
@@ -319,11 +323,38 @@ def forking(rollout: Rollout) -> Rollout:
     is 0.72, so two of ten tokens keep A_i. Tokens at the quantile are kept, so a group with equal H
     keeps all. In the paper this is better than grpo on large language models.
     """
-    H = torch.special.entr(rollout.probs).sum(-1)  # (P, G, T)
-    H = H.masked_fill(~rollout.mask, torch.nan)  # nanquantile leaves the padding out
-    threshold = H.flatten(1).nanquantile(0.8, dim=1)[:, None, None]  # (P, 1, 1)
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
+    counted = rollout.mask & (A != 0).any(1, keepdim=True)  # (P, G, T)
+    H = torch.special.entr(rollout.probs).sum(-1)  # (P, G, T)
+    H = H.masked_fill(~counted, torch.nan)  # nanquantile leaves the others out
+    threshold = H.nanquantile(0.8)  # NaN if no group has an advantage
     return on_tokens(rollout, torch.where(H >= threshold, A, 0.0))
+
+
+def gspo(rollout: Rollout) -> Rollout:
+    """Group sequence policy optimization (GSPO): one ratio per response. arXiv 2507.18071.
+
+        A_{i,t} = A_i as in grpo;   the loss has loss_type "gspo" (policy_loss; table LOSS)
+
+    A response has one reward, so the paper gives it one ratio: the geometric mean of the ratios of
+    its tokens. A response whose ratio leaves the clip range loses the gradient of all its tokens at
+    once. The mean of many small differences is smaller than one of them, so the paper's range is
+    narrow, from 0.0003 below 1 to 0.0004 above it. Our responses are short, and ours is a hundred
+    times as wide. The loss averages over each response first, as in the paper.
+    """
+    return grpo(rollout)
+
+
+def cispo(rollout: Rollout) -> Rollout:
+    """Clipped importance sampling policy optimization (CISPO). arXiv 2506.13585, Eq. 4 and 5.
+
+        A_{i,t} = A_i as in grpo;   the loss has loss_type "cispo" (policy_loss; table LOSS)
+
+    Under grpo the clip takes the gradient of a token away once its ratio has gone far enough. CISPO
+    keeps the gradient of every token and cuts only the ratio that it is multiplied by, here at 5.
+    It has no lower limit, so a push down never ends.
+    """
+    return grpo(rollout)
 
 
 def nthr_scores(rollout: Rollout) -> Tensor:
@@ -397,6 +428,17 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
 
 
 # ---- Forward passes that only some variants need
+def only(rollout: Rollout, chosen: Tensor) -> Rollout:
+    """The rollout with only some of its groups: those where chosen (P,) is True."""
+    kept = {}
+    for name, x in vars(rollout).items():
+        if isinstance(x, Tensor):
+            kept[name] = x[chosen]
+        if isinstance(x, list):
+            kept[name] = [*compress(x, chosen.tolist())]
+    return replace(rollout, **kept)
+
+
 def written(rollout: Rollout, texts: list[str], temperature: float) -> Rollout:
     """The rollout with other responses, given as P*G texts, one group after the other.
 
@@ -468,9 +510,11 @@ def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
 # Each name -> a function that returns a Rollout with A, or a class. A run makes one instance of a
 # class and calls that like a function.
 ALL = [grpo, dr_grpo, rloo, maxrl, pos_only, reinforce, half, Critic, compensation]
-ALL += [culling, negative, ngrpo, likelihood, verifree, forking, nthr]
+ALL += [culling, negative, ngrpo, likelihood, verifree, forking, nthr, gspo, cispo]
 VARIANTS = {variant.__name__.lower(): variant for variant in ALL}
 
 # Settings of grpo.update that belong to a variant, unless the command line gives others.
 LOSS = {"ngrpo": {"clip_low": 0.16, "clip_high": 0.24}}
 LOSS |= {name: {"aggregate": "constant"} for name in ("dr_grpo", "reinforce")}
+LOSS["gspo"] = {"loss_type": "gspo", "aggregate": "response", "clip_low": 0.03, "clip_high": 0.04}
+LOSS["cispo"] = {"loss_type": "cispo", "clip_low": 1.0, "clip_high": 4.0}  # 1.0: no lower limit

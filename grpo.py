@@ -89,7 +89,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from model import GPT, generate, read_responses
+from model import GPT, at_least_float32, generate, read_responses
 from tasks import EOS, EOS_ID, TOKENIZER, Problem
 
 
@@ -163,7 +163,8 @@ def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tenso
     """
     tokens = rollout.tokens[groups]
     h = read_responses(model, rollout.prompts[groups], tokens[..., :-1])  # none follows the last
-    logprobs = (model.unembed(h) / rollout.temperature).log_softmax(-1)  # (P, G, T, V)
+    logits = at_least_float32(model.unembed(h))  # (P, G, T, V)
+    logprobs = (logits / rollout.temperature).log_softmax(-1)
     return logprobs.gather(-1, tokens[..., None])[..., 0].masked_fill(~rollout.mask[groups], 0.0)
 
 
@@ -175,18 +176,30 @@ def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None
         "response"  the length of the response, as in the original: all responses count alike
         "constant"  max_length, as in Dr. GRPO (arXiv 2503.20783)
     """
+    if aggregate == "constant" and max_length is None:
+        raise ValueError('aggregate "constant" needs max_length: the most tokens of a response')
     lengths = mask.sum(-1, keepdim=True).clamp(min=1)  # |y_i|, (P, G, 1)
     length = {"token": lengths.float().mean(), "response": lengths, "constant": max_length}
     return mask / (lengths.numel() * length[aggregate])
 
 
-def ratios(logprobs, old_logprobs, clip_low=0.2, clip_high=0.2) -> tuple[Tensor, Tensor]:
-    """ratio_{i,t} and clipped_{i,t} of policy_loss, (P, G, T). ln ratio is limited to -20 .. 20."""
-    ratio = (logprobs - old_logprobs).clamp(-20, 20).exp()
-    return ratio, ratio.clamp(1 - clip_low, 1 + clip_high)
+def ratios(logprobs, old_logprobs, mask, clip_low=0.2, clip_high=0.2, loss_type="grpo"):
+    """ratio_{i,t} and clipped_{i,t} of policy_loss, (P, G, T) each.
+
+    ln ratio is limited to -20 .. 20. On padding, where mask is False, the first two inputs are 0.
+    """
+    d = logprobs - old_logprobs  # ln of each token's own ratio
+    if loss_type == "gspo":
+        mean = d.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
+        d = mean.detach() + (d - d.detach())  # the mean's value, the token's own gradient
+    ratio = d.clamp(-20, 20).exp()
+    low = -torch.inf if loss_type == "cispo" else 1 - clip_low
+    return ratio, ratio.clamp(low, 1 + clip_high)
 
 
-def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2) -> Tensor:
+def policy_loss(
+    logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2, loss_type="grpo"
+) -> Tensor:
     """The clipped loss, a scalar; all inputs (P, G, T). arXiv 2402.03300, Eq. 3; 2505.18830, Eq. 1.
 
         ratio_{i,t}   = exp(ln pi_theta(y_{i,t}) - ln pi_old(y_{i,t}))        one per token
@@ -198,13 +211,22 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2)
     come from token_weights. Where a weight is 0, the other inputs may hold anything, NaN included.
     At ratio 1 the gradient is that of the weighted sum of -A ln pi_theta. The loss itself is then
     minus the weighted sum of A: often about 0, and without meaning (course/questions.md).
+
+    Two other loss types have this gradient at ratio 1, and differ once the policy has moved:
+        "gspo"   One ratio per response: exp of the mean of ln pi_theta - ln pi_old over its tokens.
+                 A token's own gradient follows its own A (arXiv 2507.18071, section 4.3).
+        "cispo"  loss = - sum_{i,t} weights_{i,t} clipped_{i,t} A_{i,t} ln pi_theta(y_{i,t}), where
+                 clipped has no gradient and no lower limit (arXiv 2506.13585, Eq. 4 and 5). The
+                 clip cuts the weight of a token, but the token keeps its gradient.
     """
     # We mask before exp, because a NaN in the padding would otherwise reach the gradient.
     padding = weights == 0
     logprobs = logprobs.masked_fill(padding, 0.0)
     old_logprobs = old_logprobs.masked_fill(padding, 0.0)
     A = A.masked_fill(padding, 0.0)
-    ratio, clipped = ratios(logprobs, old_logprobs, clip_low, clip_high)
+    ratio, clipped = ratios(logprobs, old_logprobs, ~padding, clip_low, clip_high, loss_type)
+    if loss_type == "cispo":
+        return -(weights * clipped.detach() * A * logprobs).sum()
     return -(weights * torch.min(ratio * A, clipped * A)).sum()
 
 
@@ -221,6 +243,8 @@ def k3(d: Tensor) -> Tensor:
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.0) -> Tensor:
     """One optimiser step. Limits the gradient's norm to max_norm. Returns the norm before that."""
+    if len(optimizer.param_groups) > 1:
+        raise ValueError("the optimiser needs one parameter group: one norm and one learning rate")
     optimizer.zero_grad()
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_norm)
@@ -235,8 +259,9 @@ def update(
 
     rollout: with A, as a variant returns it. Only groups that have a gradient are read. They are
     split in order and as evenly as possible (tensor_split) into `minibatches` parts, and empty
-    parts are skipped. clip: clip_low and clip_high of policy_loss. The token weights are those of
-    the whole rollout, so for a fixed model the losses of the mini-batches add up to its loss.
+    parts are skipped. clip: clip_low, clip_high and loss_type of policy_loss. The token weights are
+    those of the whole rollout, so for a fixed model the losses of the mini-batches add up to its
+    loss.
 
     kl > 0 adds kl * k3 on sampled tokens, with the same token weights (arXiv 2402.03300, Eq. 3 and
     4). Then all groups are read. The mean value of k3 is KL(pi_theta || pi_reference). Given the
@@ -250,7 +275,7 @@ def update(
 
     Returns numbers that were measured before each optimiser step. They are 0 if there was none.
         loss           with the KL term, summed over the mini-batches
-        clip_fraction  the share of tokens whose gradient the clip stopped
+        clip_fraction  the share of tokens whose gradient the clip stopped, or cut (cispo)
         approx_kl      KL(pi_old || pi_theta): the mean of k3 over tokens, with p = pi_old
         grad_norm      before it is scaled down, the mean over optimiser steps
     clip_fraction and approx_kl use the token weights, scaled to add up to 1 over the groups that
@@ -260,6 +285,7 @@ def update(
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)
     sampled = weights if rollout.given is None else weights.masked_fill(rollout.given, 0.0)
     groups = ((A != 0).any(2).any(1) | (kl > 0)).nonzero()[:, 0]
+    minibatches = min(minibatches, max(len(groups), 1))  # there are no more parts than groups
     parts = [part for part in groups.tensor_split(minibatches) if len(part)]
     sums = torch.zeros(4, device=A.device)
     for part in parts:
@@ -272,8 +298,10 @@ def update(
             loss = loss + kl * penalty.sum()
         grad_norm = descend(optimizer, loss, max_grad_norm)  # 7 step
         w = sampled[part] / sampled[groups].sum()
-        ratio, clipped = ratios(logprobs, old, **clip)
+        ratio, clipped = ratios(logprobs, old, rollout.mask[part], **clip)
         stopped = clipped * A[part] < ratio * A[part]  # the min is constant: no gradient
+        if clip.get("loss_type") == "cispo":
+            stopped = clipped < ratio  # its weight is cut
         clip_fraction = (w * stopped).sum()
         approx_kl = (w * k3(logprobs - old)).sum()
         sums += torch.stack([loss, clip_fraction, approx_kl, grad_norm / len(parts)]).detach()

@@ -22,6 +22,7 @@ where to look. A space is an ordinary token.
 """
 
 import zlib
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from typing import Callable, NamedTuple
@@ -88,7 +89,8 @@ class Problem(NamedTuple):
     level: int  # how hard it is
 
 
-class Task(NamedTuple):
+@dataclass(eq=False)  # equal only to itself, so make_problems keeps the problems of each apart
+class Task:
     """A family of problems, with longer or more numbers at higher levels, and the verifier."""
 
     work: Callable  # one of the three functions above

@@ -45,8 +45,8 @@ def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
     order = np.random.default_rng(args.seed)
     rng = torch.Generator(args.device).manual_seed(args.seed)
     sampling = {"temperature": args.temperature, "generator": rng}
-    names = ("minibatches", "clip_low", "clip_high", "aggregate", "kl", "max_grad_norm")
-    settings = {name: getattr(args, name) for name in names}  # of update
+    names = "minibatches clip_low clip_high loss_type aggregate kl max_grad_norm"
+    settings = {name: getattr(args, name) for name in names.split()}  # of update
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     variant = variants[args.variant]
     if isinstance(variant, type):  # it has a memory, so each run makes a new one
@@ -371,6 +371,8 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
     add("--minibatches", type=number(int, 1), default=4, help="optimiser steps per rollout")
     add("--clip-high", type=number(float, 0), default=0.2, help="a push up ends at ratio 1 + this")
     add("--clip-low", type=number(float, 0, 1), default=0.2, help="a push down ends at 1 - this")
+    where = "a ratio per token, a ratio per response, or a clip that cuts weights only"
+    add("--loss-type", choices=["grpo", "gspo", "cispo"], default="grpo", help=where)
     lengths = "the loss divides by the mean length, by each response's own, or by the greatest"
     add("--aggregate", choices=["token", "response", "constant"], default="token", help=lengths)
     add("--kl", type=number(float, 0), default=0.0, help="coefficient of the KL term in the loss")
@@ -383,10 +385,15 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
     # The CPU is the default even if there is a GPU, because all numbers of studies/ come from it.
     add("--device", choices=devices, default="cpu", help="where to compute")
     add("--out", default="runs", help="folder for the runs, one folder each")
-    # The variant is parsed first, because its own loss settings are the defaults of other flags.
-    cli.set_defaults(**losses.get(cli.parse_known_args(argv)[0].variant, {}))
+    # Variant and loss type come first, because their loss settings are the defaults of other flags.
+    first, _ = cli.parse_known_args(argv, Namespace(loss_type=None))  # None if it is not given
+    own = losses.get(first.variant, {})
+    of_type = losses.get(first.loss_type or own.get("loss_type"), {})
+    cli.set_defaults(**({} if "loss_type" in own else own) | of_type)
     add("--help", "-h", action="help", help="show this, with the defaults of --variant")
     args = cli.parse_args(argv)
+    if args.loss_type == "cispo" and args.clip_low < 1:
+        cli.error("argument --clip-low: cispo has no lower limit, so only 1 is allowed")
     args.name = folder_name(args, cli.get_default)
     return args
 

@@ -59,6 +59,14 @@ def prefix_baseline(rollout: Rollout) -> Rollout:
     return on_tokens(rollout, rollout.rewards[..., None] - baseline)
 
 
+def forking_by_group(rollout: Rollout) -> Rollout:
+    """forking, but each group has a threshold of its own: the 80 % quantile over its tokens."""
+    H = torch.special.entr(rollout.probs).sum(-1)  # (P, G, T)
+    H = H.masked_fill(~rollout.mask, torch.nan)  # nanquantile leaves the padding out
+    threshold = H.flatten(1).nanquantile(0.8, dim=1)[:, None, None]  # (P, 1, 1)
+    return on_tokens(rollout, torch.where(H >= threshold, grpo(rollout).A, 0.0))
+
+
 class CriticBounded(Critic):
     """critic, but its bias goes through tanh, in its loss and in A: it is between -1 and 1."""
 
@@ -151,6 +159,6 @@ def log_likelihood(rollout: Rollout) -> Rollout:
 
 
 ALL = [nthr_eta0, random_sparing, prefix_baseline, shuffled_L, substituted, substituted_up]
-ALL += [verifree_undivided, dense, log_likelihood]
+ALL += [verifree_undivided, dense, log_likelihood, forking_by_group]
 CONTROLS = {control.__name__: control for control in ALL} | {"critic_bounded": CriticBounded}
 CONTROLS_LOSS = {"prefix_baseline": {"aggregate": "constant"}}  # as LOSS in advantages.py

@@ -1,12 +1,16 @@
 """What does training gain? python -m studies.compare --set variants [--seeds 4 5] [--tasks mul]
 
-protocol.md says what is compared. Each seed has its own base model. All variants of one seed draw
+methods.md says what is compared. Each seed has its own base model. All variants of one seed draw
 the same problems in the same order, except culling, so their differences from grpo are paired.
 These are the sets of runs:
 
     rates      base models 1 to 3: each variant at three or four learning rates
+    narrow     the same for gspo with the clip range of its paper
     variants   base models 4 to 15: each variant at the learning rate that was chosen from these
-    forms      the same two steps for the other forms of likelihood and critic_bounded, up to 9
+    usual      base models 4 to 9: seven variants with the usual norm limit of 1
+    ladder     base models 4 to 9: grpo and half on add without a norm limit, and with 0.1
+    response   base models 4 to 9: grpo with `--aggregate response`, as gspo has it
+    forms      rates, then base models up to 9, for the other forms of likelihood, critic_bounded
     controls   base models 4 to 9: the other controls, at the learning rate of grpo
     free       base models 4 to 9: grpo and compensation on add without the clip and the norm limit
     sum        base models 4 to 9: grpo and verifree on sum, at their learning rates on add
@@ -52,10 +56,10 @@ FROM_SUMMARY = ("base_sampled", "final_sampled", "final_greedy", "final_sampled_
 # ---- What is run
 def runs_of(name: str, rows: list[dict]):
     """Yields the runs of a set in order of seed; those at a chosen rate once it is chosen."""
-    variants, tasks, seeds, flags = SETS[name]
-    for seed, variant, task in product(seeds, variants, tasks):
+    variants, tasks, seeds, all_flags = SETS[name]
+    for seed, variant, task, flags in product(seeds, variants, tasks, all_flags):
         if seed in FIRST:
-            rates = rates_to_try(accuracy_by_rate(rows, task, variant))
+            rates = rates_to_try(accuracy_by_rate(rows, task, variant, flags))
         else:
             beside = "grpo" if name == "variants" else variant
             rates = [chosen_rate(rows, task, variant), chosen_rate(rows, task, beside)]

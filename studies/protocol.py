@@ -1,4 +1,4 @@
-"""What is compared, on which base models, and how a learning rate is chosen: protocol.md in code.
+"""What is compared, on which base models, and how a learning rate is chosen: methods.md in code.
 
 Learning rates are chosen on base models 1 to 3, and everything that is reported is from others.
 """
@@ -22,26 +22,32 @@ NAMES = [*VARIANTS]  # grpo is the first
 FORMS = ["substituted", "substituted_up", "dense", "log_likelihood"]  # of experiment 5
 SEARCHED = [name for name in NAMES if name != "culling"] + FORMS + ["critic_bounded"]
 USUAL = 3e-4  # the rate of grpo, which a variant takes ...
-MARGIN = 1.5  # ... unless another one is better by more points than this (protocol.md)
+MARGIN = 1.5  # ... unless another one is better by more points than this (methods.md)
 PAIR = ("dr_grpo", "rloo")  # two names of one algorithm: the first one's runs stand for both
 COMPARED = [name for name in NAMES if name not in ("grpo", PAIR[1])]  # with grpo, for Holm
 
 FREE = "--clip-low 1 --clip-high 1e9 --max-grad-norm 1e9"
+NARROW = "--clip-low 3e-4 --clip-high 4e-4"  # gspo's clip range in its paper
+AT_USUAL = ["grpo", "half", "pos_only", "reinforce", "nthr", "likelihood", "verifree"]
 SETS = {  # set: variants or controls, tasks, base models, flags
-    "rates": ([name for name in NAMES if name in SEARCHED], TASKS, FIRST, ""),
-    "variants": (NAMES, TASKS, TWELVE, ""),
-    "forms": ([*FORMS, "critic_bounded"], TASKS, [*FIRST, *SIX], ""),
-    "controls": ([name for name in CONTROLS if name not in SEARCHED], TASKS, SIX, ""),
-    "free": (["grpo", "compensation"], ["add"], SIX, FREE),
-    "sum": (["grpo", "verifree"], ["sum"], SIX, ""),
+    "rates": ([name for name in NAMES if name in SEARCHED], TASKS, FIRST, [""]),
+    "narrow": (["gspo"], TASKS, FIRST, [NARROW]),
+    "variants": (NAMES, TASKS, TWELVE, [""]),
+    "usual": (AT_USUAL, TASKS, SIX, ["--max-grad-norm 1"]),
+    "ladder": (["grpo", "half"], ["add"], SIX, ["--max-grad-norm 1e9", "--max-grad-norm 0.1"]),
+    "response": (["grpo"], TASKS, SIX, ["--aggregate response"]),
+    "forms": ([*FORMS, "critic_bounded"], TASKS, [*FIRST, *SIX], [""]),
+    "controls": ([name for name in CONTROLS if name not in SEARCHED], TASKS, SIX, [""]),
+    "free": (["grpo", "compensation"], ["add"], SIX, [FREE]),
+    "sum": (["grpo", "verifree"], ["sum"], SIX, [""]),
 }
 
 
-def accuracy_by_rate(rows: list[dict], task: str, variant: str) -> dict[float, float]:
+def accuracy_by_rate(rows: list[dict], task: str, variant: str, flags="") -> dict[float, float]:
     """rate -> average accuracy during training in %, of rates that have all of FIRST."""
     accuracy = {}
     for lr in RATES:
-        values = by_seed(rows, "mean_sampled", task=task, variant=variant, lr=lr, flags="")
+        values = by_seed(rows, "mean_sampled", task=task, variant=variant, lr=lr, flags=flags)
         if values.keys() >= {*FIRST}:
             accuracy[lr] = 100 * np.mean([values[seed] for seed in FIRST])
     return accuracy

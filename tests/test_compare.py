@@ -78,6 +78,7 @@ def test_jobs(monkeypatch):
     """Runs that a set lacks, makes twice or again, or not in order of seed."""
     on_grid = len(TASKS) * len(FIRST) * len(GRID)
     sizes = {"rates": on_grid * (len(NAMES) - 1), "forms": on_grid * (len(FORMS) + 1)}
+    sizes["narrow"] = on_grid
     nothing_chosen = dict.fromkeys(protocol.SETS, 0) | sizes
     assert {x: len([*compare.runs_of(x, [])]) for x in protocol.SETS} == nothing_chosen
     rows = [row for x in product(TASKS, SEARCHED) for row in searched(*x, [0.7, 0.6, 0.5])]
@@ -92,6 +93,10 @@ def test_jobs(monkeypatch):
         "variants": len(TWELVE) * (2 * len(NAMES) + 1),
         "forms": sizes["forms"] + 3 + 12 * (len(FORMS) + 1),
         "controls": of_controls,
+        "narrow": sizes["narrow"],
+        "usual": 12 * 7,
+        "ladder": 6 * 2 * 2,
+        "response": 12,
         "free": 12,
         "sum": 12,
     }

@@ -219,6 +219,23 @@ def test_a_baseline_does_not_see_its_token():
     close(A[1], -torch.tensor([1 / 3, 1 / 2, 1.0, 1.0, 1.0] + [1 / 3] * 4))
 
 
+def test_thresholds_of_groups():
+    """One threshold for all groups; padding or a group without advantage that counts."""
+    rollout = of_sums()
+    H = torch.linspace(0.1, 0.9, rollout.mask.numel()).view(rollout.mask.shape)
+    monotone = torch.stack([H, 1 - H], -1)  # its entropy is largest where H is 0.5
+    rollout.probs = monotone
+    A = ablations.forking_by_group(rollout).A
+    entropy = -(monotone * monotone.log()).sum(-1)
+    for p in range(2):
+        values = entropy[p][rollout.mask[p]].sort()[0]
+        k = 0.8 * (len(values) - 1)
+        low, high = values[int(k)], values[min(int(k) + 1, len(values) - 1)]
+        kept = rollout.mask[p] & (entropy[p] >= low + (k - int(k)) * (high - low))
+        expected = standardise(rollout.rewards)[p][:, None].expand_as(kept)
+        close(A[p], torch.where(kept, expected, 0.0), 1e-6)
+
+
 def test_true_answers():
     """An answer put behind the wrong reasoning or into a mixed group; a rollout that is changed."""
     rollout = of_sums()
