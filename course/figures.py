@@ -211,28 +211,6 @@ def estimates(rules, truth):
     )
 
 
-def histograms(rules, length):
-    """rules: name -> estimates (N, 2), along grad J and across it. length: that of grad J."""
-    grid = panels(len(rules), 2, height=2.7, sharex="row", sharey="row")
-    means = []
-    for (name, estimates), axes in zip(rules.items(), grid.T):
-        for ax, part, truth in zip(axes, estimates.T, (length, 0.0)):
-            ax.hist(part, bins=40, range=(-0.6, 1.0), color=NEUTRAL, alpha=0.5)
-            ax.axvline(truth, color="black", linewidth=2, label="grad J")
-            ax.axvline(part.mean(), color=GREEN, linewidth=4, linestyle=":", label="mean")
-            ax.set(yticks=[], xticks=[-0.5, 0, 0.5])
-        axes[0].set(title=name, xlabel="along grad J")
-        axes[1].set(xlabel="across grad J")
-        means.append(f"{name}: {estimates[:, 0].mean():.2f} and {estimates[:, 1].mean():.2f}")
-    grid[0, 0].legend(frameon=False, loc="upper right", handlelength=1.2, borderaxespad=0)
-    for ax in grid[:, 0]:
-        ax.set_ylabel("how often")
-    show(
-        "Histograms of estimates from eight pulls. Their means along grad J and across it: "
-        f"{'; '.join(means)}. Those of grad J: {length:.2f} and 0."
-    )
-
-
 def differences(found):
     """found: name -> differences of two runs in points, one for each base model."""
     ax = panels(height=0.75 + 0.75 * len(found))

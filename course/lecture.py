@@ -204,10 +204,6 @@ def compared(rules):
 
 # ---- The bandit: pi of three arms, of which only the first has a reward
 PI = torch.tensor([0.2, 0.3, 0.5])
-PUSH = torch.eye(3) - PI  # row a: e_a - pi
-UPHILL = PI[0] * PUSH[0]  # grad J
-ALONG = UPHILL / UPHILL.norm()
-ACROSS = torch.linalg.cross(torch.ones(3) / 3**0.5, ALONG)  # pushes have two dimensions
 
 
 def ascend(r, baseline=0.0, pulls=None, seed=0):
@@ -224,12 +220,6 @@ def ascend(r, baseline=0.0, pulls=None, seed=0):
         z = z + 0.5 * (share * (r - baseline)) @ (torch.eye(3) - p)
         path.append(z.softmax(0))
     return torch.stack(path)
-
-
-def pulled(A):
-    """2000 means of g over eight pulls: their parts along grad J and across it (2000, 2)."""
-    arms = torch.multinomial(PI, 16_000, replacement=True, generator=generator(0)).view(2000, 8)
-    return (A[:, None] * PUSH)[arms].mean(1) @ torch.stack([ALONG, ACROSS], dim=1)
 
 
 # ---- The rows of a study
