@@ -115,8 +115,7 @@ def maxrl(rollout: Rollout) -> Rollout:
 
         sum_{k = 1}^{G - 1} pass@k / k
 
-    Because -ln p is the sum of (1-p)^k / k over all k >= 1, this objective is close to ln p, up to
-    a constant, if G is large. Maximum likelihood training would maximise ln p.
+    grpo's objective J is p, which is pass@1. Here rare successes also count for pass@2, pass@3, ...
     """
     mu = rollout.rewards.mean(1, keepdim=True)
     return on_tokens(rollout, (centre(rollout.rewards) / mu).masked_fill(mu == 0, 0.0))
@@ -127,8 +126,9 @@ def pos_only(rollout: Rollout) -> Rollout:
 
         A_{i,t} = max(A_i, 0),   A_i as in grpo
 
-    The model imitates correct responses and ignores incorrect ones. In the paper its average
-    accuracy is 39.84 %, and that of grpo is 41.14 %.
+    The model imitates correct responses and ignores incorrect ones. In the paper the average
+    accuracy of Qwen2.5-Math-1.5B on five benchmarks is 39.84 %, and 41.14 % with GRPO (one run of
+    each, greedy decoding).
     """
     return on_tokens(rollout, standardise(rollout.rewards).clamp(min=0.0))
 
@@ -150,8 +150,9 @@ def half(rollout: Rollout) -> Rollout:
 
         A_{i,t} = A_i if A_i > 0, else A_i / 2;   A_i as in grpo
 
-    This is the simplest way to push down less, so it is the control for nthr, which spares only
-    chosen tokens. If nthr gains no more than half, its choice of tokens may not matter.
+    A special case of arXiv 2512.21625, which multiplies the advantages of correct and of incorrect
+    responses by a weight each; only the ratio of the two weights matters. This is the simplest way
+    to push down less, so it is the control for nthr, which spares only chosen tokens.
     """
     A = standardise(rollout.rewards)
     return on_tokens(rollout, torch.where(A < 0, A / 2, A))
@@ -167,8 +168,8 @@ class Critic:
     the response up to and including y_{i,t}. Because b_phi depends on the token, it is not a
     baseline, and it biases the gradient. (The critic of PPO predicts the reward before it reads the
     token, so its prediction is a baseline.) In all-fail and all-pass groups A_i is 0, and only
-    b_phi remains. With language models, training was unstable and never better than grpo, because
-    judging single tokens added variance but no signal.
+    b_phi remains. With language models, training was highly unstable and not better than with grpo.
+    The explanation was that without dense supervision, credit for tokens is noise.
     """
 
     def __init__(self, network: GPT, lr: float):
@@ -197,14 +198,14 @@ def critic_loss(bias: Tensor, A: Tensor, mask: Tensor) -> Tensor:
 
 
 def compensation(rollout: Rollout) -> Rollout:
-    """Probability compensation: improbable tokens of correct responses count more (experiment 2).
+    """Improbable tokens of correct responses count more (experiment 2).
 
         A_{i,t} = A_i (2 - pi_t / pi_max) if A_i > 0, else A_i;   A_i as in grpo
 
     pi_t is the probability with which y_{i,t} was sampled, and pi_max is the largest pi_t of the
     response, so the factor is between 1 and 2. The idea is to learn more from a correct response
-    that the policy seldom writes. With language models, training diverged early, perhaps because on
-    improbable tokens the factor acts like a ratio (grpo.py) near 2 that no clip sees.
+    that the policy seldom writes. With language models, training diverged early and was worse: the
+    factor acts like an importance weight that no clip limits.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     logp = rollout.logprobs.masked_fill(~rollout.mask, -torch.inf)
@@ -220,7 +221,8 @@ def culling(rollout: Rollout) -> Rollout:
     The idea is to spend no more samples on problems that the model can solve. A problem is solved
     if all its responses are correct, in both groups if it was drawn twice. A training step still
     draws P problems. With language models, nothing changed, because a hard prompt stays all-fail
-    even if it is sampled a little more often.
+    even if it is sampled a little more often. ScaleRL (arXiv 2510.13786) does nearly the same with
+    a model of 8B, and there it helps: prompts with a pass rate of 0.9 or more leave.
     """
     failed = {p for p, r in zip(rollout.problems, rollout.rewards) if r.min() < 1}
     return replace(grpo(rollout), solved=set(rollout.problems) - failed)
@@ -234,7 +236,7 @@ def negative(rollout: Rollout, c: float = 1.0) -> Rollout:
     Under grpo an all-fail group contributes no gradient. The idea is to push its responses down, so
     that probability moves to answers that have not been tried yet. We choose c = 1, because an
     incorrect response in a group that is half correct gets -1 under grpo. With language models, the
-    gain was small and inconclusive. The paper of ngrpo reports a larger gain over grpo.
+    gain was small and inconclusive.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     return on_tokens(rollout, standardise(rollout.rewards).masked_fill(all_fail, -c))
@@ -250,7 +252,8 @@ def ngrpo(rollout: Rollout) -> Rollout:
     eight, the advantages are +1.871 and -0.535. (In sigma' we divide by G + 1, as the printed
     equation does. The authors' code divides by G, which gives +1.764 and -0.504.) The clip range
     reaches 0.16 below 1 and 0.24 above it, so a push down ends earlier than a push up (section 4.2;
-    table LOSS). In the paper NGRPO is better than GRPO on mathematics.
+    table LOSS). In the paper NGRPO is better than GRPO with Qwen2.5-Math-7B, measured by the area
+    under the pass@k curve for k from 1 to 256.
     """
     with_virtual = torch.cat([rollout.rewards, torch.ones_like(rollout.rewards[:, :1])], dim=1)
     return on_tokens(rollout, standardise(with_virtual)[:, :-1])
@@ -265,19 +268,18 @@ def likelihood(rollout: Rollout) -> Rollout:
     No response of an all-fail group is correct, but some may reason better than others. The idea is
     that reasoning is good if it makes the true answer likely (answer_likelihood). The update still
     trains the sampled tokens, with their incorrect answers. Dividing by sigma makes small
-    differences of L large. With language models, accuracy fell: L only says how well the true
-    answer follows the reasoning, so the reasoning with the largest L is pushed up, right or wrong.
+    differences of L large. With language models, accuracy fell. The explanation was that arbitrary
+    reasoning is joined to the right answer.
     """
     all_fail = (rollout.rewards == 0).all(1)  # (P,)
     rewards = rollout.rewards.clone()
     if all_fail.any():  # only these groups are read
-        L = answer_likelihood(only(rollout, all_fail))  # (number of these groups, G)
-        rewards[all_fail] = L.to(rewards.dtype)
+        rewards[all_fail] = answer_likelihood(only(rollout, all_fail)).to(rewards.dtype)
     return on_tokens(rollout, standardise(rewards))
 
 
 def verifree(rollout: Rollout) -> Rollout:
-    """The true answer is trained in place of a sampled one. After arXiv 2505.21493 (VeriFree).
+    """The true answer is trained in place of a sampled one (VeriFree). arXiv 2505.21493.
 
     Let z be the reasoning, # the marker and `a` the true answer. The reward is 1 if and only if `a`
     and the end follow z#, so the policy itself can compute the expected reward after z#, and a
@@ -297,8 +299,9 @@ def verifree(rollout: Rollout) -> Rollout:
     all-fail and all-pass groups are trained as well. mu is the group's mean of L, and sd =
     sqrt(mu (1 - mu)) is what sigma would be for rewards of 0 and 1 with the mean mu. (The paper
     does not divide.) A group gets 0 if all its L are 0, or if mu > 0.999, because sd is then near 0
-    or NaN. Our J ignores that responses have a limited length. In the paper VeriFree is at least as
-    accurate as training with a verifier.
+    or NaN. Our J ignores that responses have a limited length. In the paper, the average accuracy
+    on two large benchmarks is 0.5 to 1.3 points higher than with a model as verifier for Qwen3-4B
+    and 8B, and level for 1.7B.
     """
     trained = answered(rollout)
     given = trained.given  # (P, G, T'), True on a and its end
@@ -312,16 +315,17 @@ def verifree(rollout: Rollout) -> Rollout:
 
 
 def forking(rollout: Rollout) -> Rollout:
-    """Only forking tokens, where the policy was least sure, are trained. arXiv 2506.01939.
+    """Only tokens at which the policy was least sure are trained. arXiv 2506.01939, Eq. 6.
 
         H_{i,t} = - sum_v pi(v | x, y_{i,<t}) ln pi(v | x, y_{i,<t})
-        A_{i,t} = A_i if H_{i,t} >= the 80 % quantile of H over the group's tokens, else 0
+        A_{i,t} = A_i if H_{i,t} >= the 80 % quantile of H over the batch, else 0;   A_i as in grpo
 
-    A_i is as in grpo. H is the entropy, in nats, of the distribution that the token was drawn from.
-    Where H is small, the policy only copies or computes; where H is large, a response can go either
-    way. The paper chose 80 %. The quantile is interpolated linearly: for H = 0.0, 0.1, ..., 0.9 it
-    is 0.72, so two of ten tokens keep A_i. Tokens at the quantile are kept, so a group with equal H
-    keeps all. In the paper this is better than grpo on large language models.
+    H is the entropy, in nats, of the distribution that the token was drawn from. Where H is large,
+    a response can go either way. The batch is all groups that have an advantage; the paper's has no
+    others. The quantile interpolates linearly: for H = 0.0, 0.1, ..., 0.9 it is 0.72, so two of ten
+    tokens keep A_i. Tokens at the quantile keep it as well. Our H is that of the policy that
+    sampled, the paper's that of the policy being trained. In the paper this gains 4.1 points over
+    DAPO on Qwen3-32B and 3.0 on 14B; on 8B the two are comparable (mean of six benchmarks).
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     counted = rollout.mask & (A != 0).any(1, keepdim=True)  # (P, G, T)
@@ -338,21 +342,23 @@ def gspo(rollout: Rollout) -> Rollout:
 
     A response has one reward, so the paper gives it one ratio: the geometric mean of the ratios of
     its tokens. A response whose ratio leaves the clip range loses the gradient of all its tokens at
-    once. The mean of many small differences is smaller than one of them, so the paper's range is
-    narrow, from 0.0003 below 1 to 0.0004 above it. Our responses are short, and ours is a hundred
-    times as wide. The loss averages over each response first, as in the paper.
+    once. This ratio hardly moves in a long response, so the paper's range is narrow, from 0.0003
+    below 1 to 0.0004 above. Our responses are short, and our range is a hundred times as wide. The
+    loss averages over each response first. The paper reports more stable training and a higher
+    accuracy than GRPO for the same computation (Qwen3-30B-A3B).
     """
     return grpo(rollout)
 
 
 def cispo(rollout: Rollout) -> Rollout:
-    """Clipped importance sampling policy optimization (CISPO). arXiv 2506.13585, Eq. 4 and 5.
+    """Clipped importance sampling policy optimization (CISPO). arXiv 2506.13585, Eq. 4.
 
         A_{i,t} = A_i as in grpo;   the loss has loss_type "cispo" (policy_loss; table LOSS)
 
-    Under grpo the clip takes the gradient of a token away once its ratio has gone far enough. CISPO
-    keeps the gradient of every token and cuts only the ratio that it is multiplied by, here at 5.
-    It has no lower limit, so a push down never ends.
+    Under grpo a token has no gradient any more once its ratio has gone far enough. CISPO keeps the
+    gradient of every token and only cuts the ratio that it is multiplied by, here at 5, as TRL and
+    ScaleRL do. There is no lower limit, so a push down never ends. In the paper CISPO needs half as
+    many steps as DAPO for the same accuracy (Qwen2.5-32B, AIME 2024).
     """
     return grpo(rollout)
 
@@ -414,7 +420,8 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
 
     As p = 1/2, the incorrect response gets 0 on the shared token and -1 on the other. We let
     sbar_i include the influence of i on itself; the paper's text names only the other correct ones.
-    In the paper NTHR reduces the displacement and gains 0.8 to 2.4 points on models of 0.5B to 3B.
+    In the paper NTHR gains 0.8 to 2.4 points on Qwen2.5 models of 0.5B to 3B (average of five
+    benchmarks, one run each).
     """
     s = nthr_scores(rollout)  # (P, G, T)
     correct = rollout.rewards == 1  # (P, G)
@@ -430,13 +437,10 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
 # ---- Forward passes that only some variants need
 def only(rollout: Rollout, chosen: Tensor) -> Rollout:
     """The rollout with only some of its groups: those where chosen (P,) is True."""
-    kept = {}
-    for name, x in vars(rollout).items():
-        if isinstance(x, Tensor):
-            kept[name] = x[chosen]
-        if isinstance(x, list):
-            kept[name] = [*compress(x, chosen.tolist())]
-    return replace(rollout, **kept)
+    tensors = {name: x[chosen] for name, x in vars(rollout).items() if isinstance(x, Tensor)}
+    problems = [*compress(rollout.problems, chosen)]
+    texts = [*compress(rollout.texts, chosen)]
+    return replace(rollout, problems=problems, texts=texts, **tensors)
 
 
 def written(rollout: Rollout, texts: list[str], temperature: float) -> Rollout:

@@ -7,12 +7,11 @@ answers a program can check. One training step goes like this:
 2. Sample a group of G = 8 responses to each prompt. All groups together are a rollout.
 3. Give each response a reward: 1 if it is correct, else 0.
 4. Give each response an advantage: its reward minus the mean reward of its group, divided by the
-   group's standard deviation. If one of eight is correct, it gets +2.65, and the others get -0.38.
+   group's standard deviation.
 5. Read a quarter of the groups with the current weights: one forward pass gives the log-probability
    of every token.
-6. Compute a loss that pushes each token in proportion to the advantage of its response. A push up
-   raises the token's log-probability, and a push down lowers it. A clip in the loss ends the push
-   on a token once its probability has changed by 20 % since it was sampled.
+6. Compute a loss that pushes each token up or down in proportion to the advantage of its response.
+   A clip in the loss ends the push once the token's probability has changed by 20 %.
 7. Make one optimiser step. Then repeat 5 to 7 for the other quarters.
 
 These numbers are beside the code: 1 to 4 in the loop of train.py, and 5 to 7 in update.
@@ -21,33 +20,26 @@ Shapes: P prompts (a batch is counted in prompts), G responses to each (a group)
 T response tokens at most, Lp tokens of a prompt, V vocabulary, D width.
 
 Where the loss comes from. The policy with weights theta writes response y to prompt x with the
-probability pi_theta(y | x). We want to maximise the expected reward J, a sum over all responses:
-
-    J(theta) = sum_y pi_theta(y | x) r(y)
-
-There are too many responses to add up, but the log-derivative trick turns the gradient of this sum
+probability pi_theta(y | x). We want to maximise the expected reward J = sum_y pi_theta(y | x) r(y).
+There are too many responses to add up. But grad pi = pi grad ln pi turns the gradient of this sum
 into an expectation over responses, which we can estimate from samples:
 
-    grad pi = pi grad ln pi
-    grad J  = sum_y pi_theta(y | x) r(y) grad ln pi_theta(y | x) = E[ r(y) grad ln pi_theta(y | x) ]
+    grad J = sum_y pi_theta(y | x) r(y) grad ln pi_theta(y | x) = E[ r(y) grad ln pi_theta(y | x) ]
 
-A response is written token by token, so ln pi_theta(y | x) = sum_t ln pi_theta(y_t | x, y_<t), and
-the reward r(y) pushes every token of y.
-
-The baseline. Estimates from a few samples scatter widely around grad J. To reduce this scatter, we
-subtract from r(y) a number b near the expected reward (studies/gradients.md). If b does not depend
-on y, we call it a baseline, and the expected gradient stays the same, because
+ln pi_theta(y | x) is the sum of ln pi_theta(y_t | x, y_<t) over the tokens of y, so the reward r(y)
+pushes every token of y. Estimates from a few samples scatter widely. To reduce this scatter, we
+subtract from r(y) a number b near the expected reward. If b does not depend on y, we call it a
+baseline. The expected gradient stays the same, because
 
     E[ b grad ln pi_theta ] = b sum_y grad pi_theta(y | x) = b grad 1 = 0
 
 A number that does depend on y can change the expected gradient. We call this error a bias: training
 then maximises something other than J, however many samples it has.
 
-The group. The mean reward of the other responses to the prompt is a baseline. GRPO subtracts the
-mean mu of the whole group, which contains r_i. This only changes the scale, because r_i - mu is
-(G-1)/G (r_i - mean of the others). GRPO also divides by sigma, the standard deviation of the group.
-This changes the objective: prompts with a small sigma count more than they do in J. The result is
-the advantage A, which takes the place of r(y) from here on. It is held fixed during an update.
+The mean reward of the other responses to the prompt is a baseline. GRPO subtracts the mean mu of
+the whole group. This only changes the scale: r_i - mu is (G-1)/G (r_i - mean of the others). GRPO
+also divides by sigma, the group's standard deviation. This changes the objective: prompts with a
+small sigma count more than they do in J. The result is the advantage A. It takes the place of r(y).
 
 The ratio. After the first optimiser step the policy has moved, but the responses are still samples
 of pi_old, the policy that wrote them. Importance sampling turns an expectation over samples of
@@ -55,33 +47,27 @@ pi_theta into one over samples of pi_old:
 
     E_theta[ A ] = sum_y pi_theta(y) A = sum_y pi_old(y) (pi_theta(y) / pi_old(y)) A
                  = E_old[ ratio * A ],   ratio = pi_theta / pi_old
-    grad ( ratio * A ) = ratio * A grad ln pi_theta
 
-At the first optimiser step the ratio is 1, and this is the gradient from above. The exact ratio is
-that of the whole response, the product of the ratios of its tokens. GRPO instead gives each token
-only its own ratio. This approximation is good while pi_theta is close to pi_old.
+The exact ratio is that of the whole response, the product of the ratios of its tokens. GRPO instead
+gives each token only its own ratio. This approximation is good while pi_theta is close to pi_old.
 
-The clip. Nothing in ratio * A keeps pi_theta close to pi_old, so GRPO takes the clip of PPO. (This
-is proximal policy optimization, where a second network predicts the reward as the baseline.) The
+The clip. Nothing in ratio * A keeps pi_theta close to pi_old, so GRPO takes the clip of PPO. The
 gradient of a token is 0 once its ratio has gone far enough in the direction of the push: above
 1 + clip_high if A > 0, below 1 - clip_low if A < 0. A token that has moved the wrong way keeps its
 gradient, so it can return.
 
 We depart from the original, arXiv 2402.03300, in six ways:
-- The loss is a mean over all response tokens of a rollout, as in DAPO (arXiv 2503.14476), so every
-  token counts the same. The original averages over each response first (`aggregate="response"`).
-- There is no KL term unless `kl` > 0, as in DAPO and Dr. GRPO. A KL term penalises distance from
-  the base model, which helps if the reward is a learned model that can only be trusted near it. Our
-  reward is exact, so it needs no such term.
+- The loss is a mean over all response tokens of a rollout, as in the code of DAPO (2503.14476). The
+  original averages over each response first (`aggregate="response"`).
+- There is no KL term unless `kl` > 0. It keeps the policy near the base model, which helps if the
+  reward is a learned model. Our reward is exact.
 - The clip range may differ below and above, because the variant `ngrpo` needs this.
-- A rollout gives four optimiser steps, each on a mini-batch of groups. The original makes one step,
-  but then the ratio is always 1, and the clip never acts.
+- A rollout gives four optimiser steps, not one: with one, the ratio is always 1.
 - Without a KL term, groups whose advantages are all 0 are not read: they have no gradient. If no
-  group is left, we make no optimiser step: Adam's momentum would move the weights even then.
+  group is left, we make no optimiser step, for Adam's momentum would move the weights even then.
 - A gradient longer than `max_grad_norm`, 0.01, is scaled down to it. Nearly all are longer, so
-  nearly all get one length, and variants are compared by their direction. Adam does not ensure
-  this: it divides by the size of recent gradients, so a gradient that is longer than these makes a
-  longer move. In your own training use `--max-grad-norm 1`, the usual limit.
+  variants differ only by direction. The usual limit, 1, cuts many gradients of `grpo` and none of
+  `dr_grpo`: the limit would be compared as well (studies/more-results.md).
 """
 
 from dataclasses import dataclass, field
@@ -89,7 +75,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from model import GPT, at_least_float32, generate, read_responses
+from model import GPT, generate, read_responses
 from tasks import EOS, EOS_ID, TOKENIZER, Problem
 
 
@@ -163,8 +149,8 @@ def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tenso
     """
     tokens = rollout.tokens[groups]
     h = read_responses(model, rollout.prompts[groups], tokens[..., :-1])  # none follows the last
-    logits = at_least_float32(model.unembed(h))  # (P, G, T, V)
-    logprobs = (logits / rollout.temperature).log_softmax(-1)
+    exact = torch.promote_types(h.dtype, torch.float32)  # as in generate
+    logprobs = (model.unembed(h) / rollout.temperature).log_softmax(-1, exact)  # (P, G, T, V)
     return logprobs.gather(-1, tokens[..., None])[..., 0].masked_fill(~rollout.mask[groups], 0.0)
 
 
@@ -193,13 +179,10 @@ def ratios(logprobs, old_logprobs, mask, clip_low=0.2, clip_high=0.2, loss_type=
         mean = d.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
         d = mean.detach() + (d - d.detach())  # the mean's value, the token's own gradient
     ratio = d.clamp(-20, 20).exp()
-    low = -torch.inf if loss_type == "cispo" else 1 - clip_low
-    return ratio, ratio.clamp(low, 1 + clip_high)
+    return ratio, ratio.clamp(None if loss_type == "cispo" else 1 - clip_low, 1 + clip_high)
 
 
-def policy_loss(
-    logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2, loss_type="grpo"
-) -> Tensor:
+def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2, loss_type="grpo"):
     """The clipped loss, a scalar; all inputs (P, G, T). arXiv 2402.03300, Eq. 3; 2505.18830, Eq. 1.
 
         ratio_{i,t}   = exp(ln pi_theta(y_{i,t}) - ln pi_old(y_{i,t}))        one per token
@@ -285,8 +268,7 @@ def update(
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)
     sampled = weights if rollout.given is None else weights.masked_fill(rollout.given, 0.0)
     groups = ((A != 0).any(2).any(1) | (kl > 0)).nonzero()[:, 0]
-    minibatches = min(minibatches, max(len(groups), 1))  # there are no more parts than groups
-    parts = [part for part in groups.tensor_split(minibatches) if len(part)]
+    parts = groups.tensor_split(min(minibatches, len(groups))) if len(groups) else ()
     sums = torch.zeros(4, device=A.device)
     for part in parts:
         old = rollout.logprobs[part].masked_fill(~rollout.mask[part], 0.0)
@@ -299,10 +281,9 @@ def update(
         grad_norm = descend(optimizer, loss, max_grad_norm)  # 7 step
         w = sampled[part] / sampled[groups].sum()
         ratio, clipped = ratios(logprobs, old, rollout.mask[part], **clip)
+        cut = clipped < ratio  # under cispo
         stopped = clipped * A[part] < ratio * A[part]  # the min is constant: no gradient
-        if clip.get("loss_type") == "cispo":
-            stopped = clipped < ratio  # its weight is cut
-        clip_fraction = (w * stopped).sum()
+        clip_fraction = (w * (cut if clip.get("loss_type") == "cispo" else stopped)).sum()
         approx_kl = (w * k3(logprobs - old)).sum()
         sums += torch.stack([loss, clip_fraction, approx_kl, grad_norm / len(parts)]).detach()
     return dict(zip(("loss", "clip_fraction", "approx_kl", "grad_norm"), sums.tolist()))

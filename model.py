@@ -74,9 +74,8 @@ class GPT(nn.Module):
         B, L = tokens.size()
         cache = list(cache or [self.norm.weight.new_zeros(B, 0, 2 * b.d) for b in self.blocks])
         C = cache[0].size(1) + L
-        room = self.embed_position.num_embeddings
-        if C > room:
-            raise ValueError(f"a row of {C} tokens is too long: the model has {room} positions")
+        if C > len(self.embed_position.weight):
+            raise ValueError(f"a row of {C} tokens needs a model with as many columns")
         # Token l has the position C - L + l. It may look at this position and at all before it. If
         # L = 2 and C = 4, the rows of causal are 0 0 0 -inf and 0 0 0 0.
         causal = self.norm.weight.new_full((L, C), -torch.inf).triu(C - L + 1)
@@ -84,11 +83,6 @@ class GPT(nn.Module):
         for i, block in enumerate(self.blocks):
             x, cache[i] = block(x, cache[i], causal)
         return self.norm(x), cache
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Half precision becomes float32, because it is too coarse for a softmax and its logarithm."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def read_prompts(model: GPT, prompts: Tensor, G: int) -> tuple[Tensor, list]:
@@ -114,14 +108,14 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
     ended = torch.zeros_like(token, dtype=torch.bool)  # (B, 1)
     going = torch.arange(len(token), device=token.device)  # the rows that are still read
     h = model.norm.weight.new_zeros(len(token), model.norm.weight.numel())  # (B, D)
+    exact = torch.promote_types(h.dtype, torch.float32)  # half precision is too coarse to sample
     sampled = []
     for _ in range(T):
         newest, cache = model(token[going], cache)  # (rows, 1, D)
         h = h.index_copy(0, going, newest[:, 0])  # a row that is not read keeps its last one
-        logits = at_least_float32(model.unembed(h))
-        p = (logits / (temperature or 1.0)).softmax(-1)  # (B, V)
+        p = (model.unembed(h) / (temperature or 1.0)).softmax(-1, exact)  # (B, V)
         token = torch.multinomial(p, 1, generator=rng) if temperature else p.argmax(1, keepdim=True)
-        sampled.append((token[:, 0], p, at_least_float32(h)))
+        sampled.append((token[:, 0], p, h.to(exact)))
         ended |= token == eos
         if ended.all():
             break

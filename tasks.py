@@ -96,6 +96,7 @@ class Task:
     work: Callable  # one of the three functions above
     answer_from: Callable  # a list of steps as texts -> the answer that they give
     levels: range
+    unit: str = "level"  # what a level counts
 
     def problem(self, rng, level: int) -> Problem:
         """A random problem of this level. rng: numpy.random.Generator."""
@@ -128,9 +129,9 @@ class Task:
         return written and answers == [self.answer_from(steps)]
 
 
-ADD = Task(add, from_columns, range(2, 6))  # the default
-MUL = Task(mul, from_columns, range(2, 6))  # the wall: most groups have no correct response
-SUM = Task(running_totals, from_totals, range(3, 9))  # the shortcut: answers without steps
+ADD = Task(add, from_columns, range(2, 6), "digits per number")  # the default
+MUL = Task(mul, from_columns, range(2, 6), "digits")  # the wall: most groups are all-fail
+SUM = Task(running_totals, from_totals, range(3, 9), "terms")  # the shortcut: answers without steps
 TASKS: dict[str, Task] = {"add": ADD, "mul": MUL, "sum": SUM}
 DRAWS = 1250  # problems that are drawn at each level, before repeats are dropped
 

@@ -14,12 +14,12 @@ import shlex
 import sys
 import time
 from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, ArgumentParser
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from contextlib import suppress
 from copy import deepcopy
 from inspect import getdoc
-from io import BytesIO, StringIO
-from itertools import count, zip_longest
+from io import BytesIO
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import fill
 
@@ -28,7 +28,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from advantages import LOSS, VARIANTS, standardise
+from advantages import LOSS, VARIANTS
 from grpo import Rollout, descend, encode, judge, response_logprobs, sample_rollout, update
 from model import GPT
 from tasks import EOS, MARKER, PAD_ID, TASKS, TOKENIZER, Problem, Task, make_problems
@@ -76,8 +76,7 @@ def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
 def check_finite(step: int, *numbers) -> None:
     """Raises FloatingPointError, which names the training step, if a number is not finite."""
     if not all(torch.as_tensor(x).isfinite().all() for x in numbers):
-        what = "the loss, the gradient or a weight is not finite; is --lr too high?"
-        raise FloatingPointError(f"training step {step}: {what}")
+        raise FloatingPointError(f"training step {step}: a number is not finite; is --lr too high?")
 
 
 def new_model(args: Namespace, outputs: int | None = None) -> GPT:
@@ -89,32 +88,44 @@ def new_model(args: Namespace, outputs: int | None = None) -> GPT:
     return GPT(TOKENIZER.get_vocab_size(), columns, args.layers, args.width, outputs)
 
 
+def check_task(name: str) -> None:
+    """Raises ValueError if a task of your own lacks what a run needs."""
+    found = [{p.level for p in make_problems(TASKS[name], held)} for held in (True, False)]
+    if name not in WARM_UP or not {*TASKS[name].levels} == found[0] == found[1]:
+        needs = "an entry in WARM_UP of train.py, and held-out and other problems of every level"
+        raise ValueError(f"task {name} needs {needs}")
+
+
 def base_model(args: Namespace, say=lambda line: None) -> GPT:
     """The base model of these settings. It is made on one thread: their number changes rounding."""
-    say(f"\nThe warm-up imitates solutions until {WARM_UP[args.task][0]:.0%} of answers are right.")
+    share, ratio = WARM_UP[args.task]
+    say(f"\nThe warm-up imitates solutions until {share:.0%} of answers are right.")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    model = new_model(args)
-    steps = warm_up(model, TASKS[args.task], args.base_seed, *WARM_UP[args.task])
-    say(f"It took {steps} supervised steps. Next: {args.steps} training steps with rewards.")
+    model = new_model(args).to(args.device)
+    steps, correct = warm_up(model, TASKS[args.task], args.base_seed, share, ratio)
+    say(f"It reached {correct:.0%} in {steps} supervised steps. Next, answers are rewarded.")
     torch.set_num_threads(threads)
-    return model.to(args.device)
+    return model
 
 
-def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3) -> int:
+def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3):
     """Supervised learning (SFT) in place: cross-entropy of the tokens of the solution and of EOS.
 
     It ends when the share of correct samples for training problems reaches `share`, or after
-    `steps` optimiser steps. It returns the number of optimiser steps. A problem is shown `ratio`
-    times as often as one of the level below. rate: optimiser step (from 1) -> learning rate.
+    `steps` optimiser steps. It returns the number of optimiser steps and the share that was
+    measured last. A problem is shown `ratio` times as often as one of the level below. rate:
+    optimiser step (from 1) -> learning rate.
     """
     rng = np.random.default_rng(seed)
     problems = make_problems(task, held=False)
     weights = ratio ** np.array([problem.level for problem in problems])
-    rows, _ = encode([p.prompt + p.solution + EOS for p in problems], "cpu")  # (N, L)
+    texts = [problem.prompt + problem.solution + EOS for problem in problems]
+    rows, _ = encode(texts, next(model.parameters()).device)  # (N, L)
     start = len(task.longest.prompt)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    bar = progress(range(1, steps + 1), "warm-up: optimiser step {n_fmt} [{elapsed}{postfix}]")
+    correct = 0.0
+    bar = progress(range(1, steps + 1), "warm-up")
     for step in bar:
         optimizer.param_groups[0]["lr"] = rate(step)
         batch = rows[rng.choice(len(rows), 64, p=weights / weights.sum())]  # (64, L)
@@ -122,11 +133,11 @@ def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3)
         logits = model.unembed(h[:, start - 1 :]).transpose(1, 2)  # (64, V, L - start)
         descend(optimizer, cross_entropy(logits, batch[:, start:], ignore_index=PAD_ID))
         if step % 20 == 0:
-            correct = sample_rollout(model, task, problems[::8], 1).rewards.mean()
+            correct = sample_rollout(model, task, problems[::8], 1).rewards.mean().item()
             bar.set_postfix_str(f"{correct:.0%} correct")
             if correct >= share:
                 break
-    return step
+    return step, correct
 
 
 def rollout_metrics(rollout: Rollout, trained: Rollout, task: Task) -> dict[str, float]:
@@ -147,9 +158,9 @@ def rollout_metrics(rollout: Rollout, trained: Rollout, task: Task) -> dict[str,
 def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int = 1) -> dict:
     """Accuracy on all held-out problems. Temperature 0 is greedy decoding.
 
-    Returns four entries. name: the share of correct responses, as the mean over levels.
+    Returns three entries. name: the share of correct responses, as the mean over levels.
     name_by_level: {2: 0.9, ...}. name_reasoning_correct: the share of the correct responses whose
-    steps are correct. name_response: the response to problem EXAMPLE.
+    steps are correct.
     """
     problems = make_problems(task, held=True)
     generator = torch.Generator(next(model.parameters()).device).manual_seed(0)
@@ -159,8 +170,7 @@ def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int
     by_level = {n: round(correct[levels == n].float().mean().item(), 4) for n in task.levels}
     mean = sum(by_level.values()) / len(by_level)
     share = judge(task.reasoning_correct, problems, rollout.texts)[correct].mean().nan_to_num()
-    more = {f"{name}_by_level": by_level, f"{name}_response": rollout.texts[EXAMPLE][0]}
-    return {name: mean, f"{name}_reasoning_correct": share.item()} | more
+    return {name: mean, f"{name}_by_level": by_level, f"{name}_reasoning_correct": share.item()}
 
 
 def accuracy(model: GPT, task: Task, samples: int = 1) -> dict:
@@ -184,85 +194,68 @@ def write_whole(path: Path, content: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def append_row(file, row: dict) -> None:
-    """Appends a whole row or nothing. file: metrics.csv, opened without a buffer."""
-    line = StringIO()
-    row = {k: " ".join(map(str, x.values())) if isinstance(x, dict) else x for k, x in row.items()}
-    csv.DictWriter(line, COLUMNS.split(), extrasaction="ignore").writerow(row)
-    whole = file.tell()
-    content = line.getvalue().encode()
-    if file.write(content) < len(content):  # a full disk took only a part
-        file.truncate(whole)
-        raise OSError(f"no space left for a row of {file.name}")
+def cells(row: dict) -> dict:
+    """A row as metrics.csv holds it: shares by level are separated by spaces."""
+    return {k: " ".join(map(str, x.values())) if isinstance(x, dict) else x for k, x in row.items()}
 
 
 def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) -> None:
     """Trains, prints, and writes the files of a run. model: the base model; None makes it here."""
     started = time.perf_counter()
     task = TASKS[args.task]
+    check_task(args.task)
     folder = Path(args.out, args.name)
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "metrics.csv", "wb", buffering=0) as file:  # row by row
-        # Only a finished run has a summary.json, so an old one is removed first.
-        (folder / "summary.json").unlink(missing_ok=True)
-        append_row(file, dict(zip(COLUMNS.split(), COLUMNS.split())))  # the header
+    if (folder / "summary.json").exists():
+        say(f"\nThis replaces the finished run in {folder}.")
+    # Each row is flushed when its line ends. A full disk may leave a part of the last one.
+    with open(folder / "metrics.csv", "w", buffering=1, newline="", encoding="utf-8") as file:
+        (folder / "summary.json").unlink(missing_ok=True)  # only a finished run has one
+        table = csv.DictWriter(file, COLUMNS.split(), extrasaction="ignore")
+        table.writeheader()
         model = model or base_model(args, say)
         base = accuracy(model, task, samples=4)
-        append_row(file, {"step": 0} | base)
-        example = make_problems(task, held=True)[EXAMPLE]
-        say(f"\n{HEAD} response to {example.prompt}\n{'':45}{example.solution} solution")
-        show_row({"step": 0} | base, task, example)
-        seconds = []
-        bar = progress(train(args, model, variants), f"{args.variant} {BAR}", args.steps)
-        for _, trained, row in bar:
-            append_row(file, row)
-            seconds.append(row["seconds"])
+        rows = [{"step": 0} | base]
+        table.writerow(cells(rows[0]))
+        show_row(rows[0], model, task)
+        mixed = []  # at most one prompt of the last rollout, whose group is mixed
+        bar = progress(train(args, model, variants), args.variant, args.steps)
+        for x, _, row in bar:
+            rows.append(row)
+            table.writerow(cells(row))
             bar.set_postfix_str(f"reward {row['reward']:.2f}", refresh=False)
             if "greedy" in row:
-                show_row(row, task, example)
+                show_row(row, model, task)
+            groups = zip(x.problems, x.rewards)
+            mixed = [p.prompt.replace(" ", "") for p, r in groups if r.min() < r.max()][:1]
     weights = BytesIO()
     torch.save(model.state_dict(), weights)
     write_whole(folder / "model.pt", weights.getvalue())
     final = accuracy(model, task, samples=4)
     summary = vars(args) | {"torch": torch.__version__}
-    for when, found in (("base", base), ("final", final)):
-        summary |= {f"{when}_{name}": x for name, x in found.items() if "response" not in name}
+    summary |= {f"base_{name}": x for name, x in base.items()}
+    summary |= {f"final_{name}": x for name, x in final.items()}
     summary["seconds"] = time.perf_counter() - started
-    summary["seconds_per_step"] = float(np.median(seconds or [0]))
+    summary["seconds_per_step"] = float(np.median([row["seconds"] for row in rows[1:]] or [0]))
     write_whole(folder / "summary.json", json.dumps(summary, indent=2).encode())
-    show_end(summary)
-    if seconds:
-        show_group(trained, args.variant)
-        show_mistakes(trained)
-    say(f"\nThe files are in {folder}; tools/README.md explains them.")
-    say("Ask the model:    python -m tools." + shlex.join(["ask", str(folder), example.prompt]))
-    say("Draw its curves:  python -m tools." + shlex.join(["curves", str(folder)]))
+    show_end(summary, task, folder, mixed)
 
 
 # ---- A run shows text on standard output, and bars on standard error
-BAR = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-EXAMPLE = -4  # the held-out problem that is shown; default base models get it wrong
 HEAD = "step reward all-fail sampled greedy entropy "
 SHOWN = dict(zip(HEAD.replace("-", "_").split(), ("", ".2f", ".0%", ".1%", ".1%", ".2f")))
 
 
-def progress(steps, layout: str, total: int | None = None) -> tqdm:
+def progress(steps, name: str, total: int | None = None) -> tqdm:
     """A bar that goes when it ends. There is none without a terminal or if TQDM_DISABLE is set."""
     off = bool(os.environ.get("TQDM_DISABLE")) or None
-    return tqdm(steps, None, total, leave=False, ascii=" #", bar_format=layout, disable=off)
+    return tqdm(steps, name, total, leave=False, ascii=" #", disable=off)
 
 
 def say(text: str) -> None:
     """Prints a text above the bar at once."""
     with tqdm.external_write_mode():
         print(text.rstrip(), flush=True)
-
-
-def paint(text: str, sign: float) -> str:
-    """The text, in a terminal in blue if sign is above 0 and in orange if it is below."""
-    if not sign or os.environ.get("NO_COLOR") or not (sys.stdout and sys.stdout.isatty()):
-        return text
-    return f"\033[38;5;{32 if sign > 0 else 166}m{text}\033[0m"
 
 
 def marked(problem: Problem, text: str, reward: float) -> tuple[str, str]:
@@ -277,7 +270,8 @@ def marked(problem: Problem, text: str, reward: float) -> tuple[str, str]:
 
 def show_start(args: Namespace, task: Task, doc: str) -> None:
     """Says what is learned, and how: the first two paragraphs of doc, the variant's docstring."""
-    work = str(getdoc(task.work)).replace("`level`", f"{task.levels[0]} to {task.levels[-1]}")
+    work = getdoc(task.work) or "no docstring."
+    work = work.replace("`level`", f"{task.levels[0]} to {task.levels[-1]}")
     say(f"Task {args.task}: " + work.replace(": ", ".\n") + f" The answer follows after {MARKER}.")
     say(f"The answer is rewarded, the steps are not.\n\nVariant {args.variant} (in advantages.py):")
     parts = doc.split("\n\n")[:2]
@@ -287,50 +281,33 @@ def show_start(args: Namespace, task: Task, doc: str) -> None:
     say("On the right is a greedy response to one of them, with its first mistake in [ ].")
 
 
-def show_row(row: dict, task: Task, example: Problem) -> None:
-    """One line: the metrics of a training step, and the response to the same example every time."""
+def show_row(row: dict, model: GPT, task: Task) -> None:
+    """One line: the metrics of a training step, and a response to the same example every time."""
+    example = make_problems(task, held=True)[-4:][0]  # a hard one: base models get it wrong
+    if row["step"] == 0:
+        say(f"\n{HEAD} response to {example.prompt}\n{'':45}{example.solution} solution")
     cells = [f"{format(row[x], form) if x in row else '':>{len(x)}}" for x, form in SHOWN.items()]
-    text, mistake = marked(example, row["greedy_response"], 0)
-    rewarded = " rewarded" * int(task.reward(example, row["greedy_response"]))
+    response = sample_rollout(model, task, [example], 1, temperature=0).texts[0][0]
+    text, mistake = marked(example, response, 0)
+    rewarded = " rewarded" * int(task.reward(example, response))
     say(f"{' '.join(cells)}  {text}{rewarded if mistake else ' correct'}")
 
 
-def show_end(summary: dict) -> None:
-    """The result in one sentence, and accuracy before and after training."""
-    change = "\nSampled accuracy went from {base_sampled:.1%} to {final_sampled:.1%} in {steps} "
-    say((change + "training steps ({seconds:.0f} s in all).").format(**summary))
-    say("The table (in %) uses four samples of each problem, the rows above only one.")
-    say("The last column is the share of correct responses that also have correct steps.")
-    say(f"\nlevel{'mean':>16}{''.join(f'{n:7}' for n in summary['base_greedy_by_level'])}  steps")
-    for x in ("base_sampled", "final_sampled", "base_greedy", "final_greedy"):
-        y = [summary[x], *summary[f"{x}_by_level"].values(), summary[f"{x}_reasoning_correct"]]
-        say(f"{x.replace('_', ' '):14}" + "".join(f"{100 * share:7.1f}" for share in y))
-
-
-def show_group(trained: Rollout, variant: str) -> None:
-    """The most mixed group. Of equals, the one whose advantages differ most from grpo's."""
-    grpo = standardise(trained.rewards)  # (P, G)
-    differ = ((trained.A - grpo[..., None]).abs() * trained.mask).sum((1, 2)).tolist()  # (P,)
-    *_, p, problem = max(zip(trained.rewards.var(1).tolist(), differ, count(), trained.problems))
-    say(f"\nHow {variant} pushed responses to {problem.prompt.replace(' ', '')} ({EOS} ends each):")
-    say("As hard as grpo or harder: + up, - down. Less: ' up, . down. No push: blank.")
-    group = (trained.texts, trained.tokens, trained.mask, trained.A, trained.rewards, grpo)
-    for text, tokens, mask, A, reward, plain in [*zip(*(x[p] for x in group))][:8]:
-        remark = marked(problem, text, reward)[1]
-        say(f"  reward {reward:.0f}  {TOKENIZER.decode(tokens[mask].tolist())}  {remark}")
-        push = A.sign() * (1 + (A.abs() >= 0.999 * plain.abs()))  # 2: as hard as grpo or harder
-        marks = "".join(paint("-. '+"[int(n) + 2], n) for n in push[mask])
-        low, high, plain = (f"{x:+z.2f}".replace("+0.00", "0") for x in (*A[mask].aminmax(), plain))
-        say(f"{'':12}{marks}  advantage {low if low == high else f'{low} to {high}'}, grpo {plain}")
-
-
-def show_mistakes(trained: Rollout) -> None:
-    """Responses of the last training step with a mistake, at most one of each prompt."""
-    say("\nMistakes of the last training step, one per problem:")
-    groups = zip(trained.problems, trained.texts, trained.rewards.tolist())
-    found = {p: (y, r) for p, *group in groups for y, r in zip(*group) if y != p.solution}
-    for problem, response in [*found.items()][:4]:
-        say("  ".join(["", problem.prompt, *marked(problem, *response)]))
+def show_end(summary: dict, task: Task, folder: Path, mixed: list[str]) -> None:
+    """The result, accuracy before and after training, and where to look next."""
+    done = "\nDone in {seconds:.0f} s. Correct answers to problems never trained on: "
+    say((done + "{base_sampled:.1%} -> {final_sampled:.1%}").format(**summary))
+    say(f"\n{task.unit:17}" + "".join(f"{n:>6}" for n in (*task.levels, "all")) + "   (%)")
+    for kind in ("sampled", "greedy"):
+        for name, when in (("base", "before"), ("final", "after")):
+            shares = [*summary[f"{name}_{kind}_by_level"].values(), summary[f"{name}_{kind}"]]
+            say(f"{f'{kind}, {when}':17}" + "".join(f"{100 * x:6.1f}" for x in shares))
+    shares = [summary[f"{x}_sampled_reasoning_correct"] for x in ("base", "final")]
+    say("Of the correct samples, {:.1%} had correct steps before, {:.1%} after.".format(*shares))
+    say(f"Saved in {folder} (tools/README.md explains the files).")
+    group = shlex.join(["ask", str(folder), *mixed, "--group"])
+    say(f"See a group of it:  python -m tools.{group}")
+    say("Draw its curves:    python -m tools." + shlex.join(["curves", str(folder)]))
 
 
 def number(kind: type, low: float, high: float = 10**9, multiple: int | None = None):
@@ -347,17 +324,21 @@ def number(kind: type, low: float, high: float = 10**9, multiple: int | None = N
     return convert
 
 
+class Layout(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
+    """The layout of --help: it shows defaults, and the list of variants keeps its lines."""
+
+
 def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = LOSS) -> Namespace:
     """The command line as settings. A bad one raises SystemExit(2) after a line on standard error.
 
     variants and losses: the tables of advantages.py, or larger ones.
     """
-    devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+    names = [f"  {name:13}{str(getdoc(x)).splitlines()[0]}" for name, x in variants.items()]
+    ideas = "\n".join(["variants, each with the first line of its docstring:", *names])
     # We suppress the usage, so that an error is one line.
-    cli = ArgumentParser("train.py", SUPPRESS, __doc__.splitlines()[0], add_help=False)
-    cli.formatter_class = ArgumentDefaultsHelpFormatter
+    cli = ArgumentParser("train.py", SUPPRESS, None, ideas, [], Layout, add_help=False)
     add = cli.add_argument_group("what to train").add_argument
-    add("--variant", choices=variants, default="grpo", help="how advantages are computed")
+    add("--variant", choices=variants, default="grpo", metavar="NAME", help="one of those below")
     add("--task", choices=TASKS, default="add", help="the arithmetic to learn")
     add("--steps", type=number(int, 0), default=400, help="training steps; each samples a rollout")
     add("--seed", type=number(int, 0), default=0, help="seed of the problems and the samples")
@@ -365,16 +346,14 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
     add("--prompts", type=number(int, 1), default=64, help="prompts in a rollout")
     add("--group-size", type=number(int, 2), default=8, help="responses to each prompt")
     add("--temperature", type=number(float, 1e-3), default=1.0, help="temperature of sampling")
-    rate = "learning rate; rises in ten training steps, then falls; a short run never reaches it"
-    add("--lr", type=number(float, 1e-12), default=3e-4, help=rate)
+    add("--lr", type=number(float, 1e-12), default=3e-4, help="learning rate at its highest")
     add("--max-grad-norm", type=number(float, 1e-12), default=0.01, help="limit of gradient norms")
     add("--minibatches", type=number(int, 1), default=4, help="optimiser steps per rollout")
     add("--clip-high", type=number(float, 0), default=0.2, help="a push up ends at ratio 1 + this")
     add("--clip-low", type=number(float, 0, 1), default=0.2, help="a push down ends at 1 - this")
-    where = "a ratio per token, a ratio per response, or a clip that cuts weights only"
-    add("--loss-type", choices=["grpo", "gspo", "cispo"], default="grpo", help=where)
-    lengths = "the loss divides by the mean length, by each response's own, or by the greatest"
-    add("--aggregate", choices=["token", "response", "constant"], default="token", help=lengths)
+    add("--loss-type", choices=["grpo", "gspo", "cispo"], default="grpo", help="ratio and clip")
+    lengths = ["token", "response", "constant"]
+    add("--aggregate", choices=lengths, default="token", help="which length the loss divides by")
     add("--kl", type=number(float, 0), default=0.0, help="coefficient of the KL term in the loss")
     add = cli.add_argument_group("the model").add_argument
     add("--base-seed", type=number(int, 0), default=0, help="seed of the base model")
@@ -383,6 +362,7 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
     add = cli.add_argument_group("this computer").add_argument
     add("--threads", type=number(int, 1, 1024), default=1, help="CPU threads for training")
     # The CPU is the default even if there is a GPU, because all numbers of studies/ come from it.
+    devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
     add("--device", choices=devices, default="cpu", help="where to compute")
     add("--out", default="runs", help="folder for the runs, one folder each")
     # Variant and loss type come first, because their loss settings are the defaults of other flags.
@@ -408,17 +388,16 @@ def folder_name(args: Namespace, default) -> str:
 def main(argv: list[str]) -> None:
     """Runs a command line. SystemExit: 2 for a bad line, 1 for another error, 130 for Ctrl-C."""
     sys.stderr = sys.stderr or open(os.devnull, "w")  # None after 2>&-
+    args = parse_arguments(argv)
     try:
-        args = parse_arguments(argv)
         torch.set_num_threads(args.threads)
         show_start(args, TASKS[args.task], getdoc(VARIANTS[args.variant]) or "No docstring")
         run(args)
-    except (OSError, FloatingPointError) as error:
+    except (OSError, FloatingPointError, ValueError) as error:
         sys.exit(f"train.py: error: {error}")
     except KeyboardInterrupt:
-        done = max(Path(args.out, args.name, "metrics.csv").read_text().count("\n") - 2, 0)
-        left = "metrics.csv ends there, and no model is saved"
-        print(f"train.py: stopped by Ctrl-C after training step {done}; {left}", file=sys.stderr)
+        left = f"what was written before is in {Path(args.out, args.name)}"
+        print(f"train.py: stopped by Ctrl-C; {left}", file=sys.stderr)
         sys.exit(130)
 
 
