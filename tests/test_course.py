@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from course.blank import assignment
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -22,7 +24,7 @@ def blocks(page: str) -> list[str]:
     return [block for block in found if not block.startswith(" ")]
 
 
-@pytest.mark.parametrize("page", ["exercises.md", "more-exercises.md", "own-task.md"])
+@pytest.mark.parametrize("page", ["exercises.md", "own-task.md"])
 def test_every_name_that_a_page_uses_is_there(page):
     """A function of the project was moved or renamed, and a program of a page has the old name."""
     for block in blocks(page):
@@ -57,6 +59,23 @@ def test_a_lecture_can_be_shown(name):
             assert not odd, odd[0]
     figures = [output for cell in cells for output in cell.get("outputs", []) if "data" in output]
     assert len(figures) >= 7
+
+
+def test_answers_and_marks_for_every_question():
+    """The file to fill in, or the page with marks, lost a heading: the grader finds no answer, and
+    a lecturer no example.
+    """
+    numbers = [part.title.split(".")[0] for part in assignment() if part.points]
+    to_fill_in, marked = (
+        (ROOT / "course" / page).read_text(encoding="utf-8")
+        for page in ("answers.md", "instructor/model_answers.md")
+    )
+    assert to_fill_in.startswith("Number:")
+    for page in (to_fill_in, marked):
+        assert re.findall(r"^## (\d+)$", page, re.MULTILINE) == numbers
+    for answer in marked.split("\n## ")[1:]:
+        for what in ("*What 3 points need:*", "*With 2 points:*", "*With 1 point:*"):
+            assert answer.count(what) == 1, f"{what} is not once in {answer[:2]}"
 
 
 @pytest.mark.parametrize("reward", ["Strict", "Partial"])
