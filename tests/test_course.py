@@ -9,9 +9,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import conftest
 from course.blank import assignment
 
 ROOT = Path(__file__).parent.parent
@@ -76,6 +78,20 @@ def test_answers_and_marks_for_every_question():
     for answer in marked.split("\n## ")[1:]:
         for what in ("*What 3 points need:*", "*With 2 points:*", "*With 1 point:*"):
             assert answer.count(what) == 1, f"{what} is not once in {answer[:2]}"
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_failure_begins_with_what_the_test_finds(failed):
+    """A student sees a dump of numbers, and not which mistake it may be."""
+    report = SimpleNamespace(failed=failed, longrepr=None, longreprtext="E   1 != 2")
+    item = SimpleNamespace(function=test_a_failure_begins_with_what_the_test_finds)
+    hook = conftest.pytest_runtest_makereport(item)
+    next(hook)
+    with pytest.raises(StopIteration) as returned:
+        hook.send(report)
+    assert returned.value.value is report
+    says = "A student sees a dump of numbers, and not which mistake it may be.\n\nE   1 != 2"
+    assert report.longrepr == (says if failed else None)
 
 
 @pytest.mark.parametrize("reward", ["Strict", "Partial"])
