@@ -17,6 +17,8 @@ import conftest
 from course.blank import assignment
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "course" / "instructor"))
+import expected  # noqa: E402
 
 
 def blocks(page: str) -> list[str]:
@@ -78,6 +80,22 @@ def test_answers_and_marks_for_every_question():
     for answer in marked.split("\n## ")[1:]:
         for what in ("*What 3 points need:*", "*With 2 points:*", "*With 1 point:*"):
             assert answer.count(what) == 1, f"{what} is not once in {answer[:2]}"
+
+
+def test_the_numbers_that_answers_should_have():
+    """A formula or a question has changed, and right answers are marked as wrong."""
+    page = (ROOT / "course" / "instructor" / "model_answers.md").read_text(encoding="utf-8")
+    lines = expected.expected(472)
+    for number, row in zip((2, 2, 3, 3, 3, 4, 4, 4, 4, 6, 7, 9, 9), lines[1:], strict=True):
+        answer = page.split(f"\n## {number}\n")[1].split("\n## ")[0]
+        found = re.findall(r"\d+\.\d{3}|1/\d+", row)
+        assert found, row
+        for value in found:
+            short = re.sub(r"0$", "", value), re.sub(r"\.?0+$", "", value)  # as a page may write it
+            assert any(x in answer for x in (value, *short)), f"{number}: {value}"
+    groups = {expected.expected(S)[0].split("group ")[1][:8] for S in range(1000)}
+    assert len(groups) == 254 and not groups & {"00000000", "11111111"}
+    assert [expected.number(x) for x in ("Number: 012", "Number:", "2024-11")] == [12, None, None]
 
 
 @pytest.mark.parametrize("failed", [True, False])
