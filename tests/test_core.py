@@ -39,19 +39,21 @@ def test_defaults_and_limits():
 
 
 def test_forking_by_hand():
-    """A quantile that does not interpolate, that counts padding, or is of the whole batch."""
-    rollout = random_rollout([[1, 0], [0, 1], [1, 0]], T=5)
+    """A quantile that does not interpolate, that counts padding, that is of each group, or that
+    counts groups without an advantage.
+    """
+    rollout = random_rollout([[1, 0], [0, 1], [1, 1]], T=5)
     rollout.mask[:] = True
-    p = torch.linspace(0.5, 0.95, 10).double()  # the larger, the surer: H falls
-    p = torch.stack([p, 0 * p + 0.5, 0.9 + 0 * p]).view(3, 2, 5)
+    p = torch.linspace(0.5, 0.975, 20).double()  # the larger, the surer: H falls
+    p = torch.cat([p, torch.full((10,), 0.5).double()]).view(3, 2, 5)  # all-pass: unsure
     rollout.probs = torch.stack([p, 1 - p], dim=-1)  # V = 2
-    rollout.mask[2, 1, 2:] = False
-    rollout.probs[2, 1, 2:] = 0.5  # padding, of which the policy was least sure
+    rollout.mask[1, 1, 3:] = False
+    rollout.probs[1, 1, 3:] = 0.5  # padding, of which the policy was least sure
     A = advantages.forking(rollout).A
-    grpo = advantages.grpo(rollout).A
-    close(A[0, 0, :2], grpo[0, 0, :2])  # two of ten
-    assert not A[0, 0, 2:].any() and not A[0, 1].any()
-    close(A[1:], grpo[1:])  # all H of a group are equal
+    close(A[0, 0, :4], advantages.grpo(rollout).A[0, 0, :4])  # four of eighteen
+    assert not A[0, 0, 4:].any() and not A[0, 1].any() and not A[1:].any()
+    rollout.probs[:] = 0.5
+    close(advantages.forking(rollout).A, advantages.grpo(rollout).A)  # at the quantile: kept
 
 
 def test_nthr_equals_algorithm_1():
@@ -81,6 +83,53 @@ def test_tensors_are_made_where_the_model_is(monkeypatch):
             likelihood = advantages.answer_likelihood(x).tolist()
             runs.append([x.rewards.tolist(), metrics, likelihood, trained.A.tolist()])
     assert runs[0] == runs[1]
+
+
+def test_half_precision_samples_and_trains():
+    """A model in bfloat16 is a traceback, or its probabilities are rounded before the logarithm."""
+    model = tiny_gpt().bfloat16()
+    x = sample(model)
+    assert x.probs.dtype == x.logprobs.dtype == x.hidden.dtype == torch.float32
+    close(x.probs.sum(-1), torch.ones(x.mask.size()), 1e-5)
+    before = [weight.clone() for weight in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    for name in VARIANTS:
+        variant = VARIANTS[name]
+        if isinstance(variant, type):
+            variant = variant(tiny_gpt(outputs=1), 0.1)
+        x.rewards = torch.tensor([MIXED, ONE, FAIL, MIXED])
+        trained = variant(x)
+        assert trained.A.isfinite().all() and trained.A.dtype == torch.float32, name
+        assert all(math.isfinite(y) for y in grpo.update(model, optimizer, trained).values()), name
+    assert any((new != old).any() for new, old in zip(model.parameters(), before))
+
+
+def test_what_cannot_be_computed_is_refused_in_words():
+    """A slice that is silently empty, a shape error inside a block, None times a number, a second
+    parameter group that no limit and no schedule reaches.
+    """
+    with pytest.raises(ValueError, match="a row of 61 tokens"):
+        scripted([problem(SUM, [7, 8], 2)], [["," * 60]], T=60)
+    with pytest.raises(ValueError, match="multiple of 4"):
+        GPT(V, 60, width=10)
+    with pytest.raises(ValueError, match="max_length"):
+        token_weights(torch.ones(1, 2, 3) > 0, "constant")
+    weights = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizer = torch.optim.SGD([{"params": [w]} for w in weights], lr=0.1)
+    with pytest.raises(ValueError, match="one parameter group"):
+        grpo.descend(optimizer, sum(w.sum() for w in weights))
+
+
+def test_more_minibatches_than_groups():
+    """Millions of empty parts are made and thrown away. A rollout has at most P parts."""
+    model = tiny_gpt()
+    x = advantages.grpo(sample(model))
+    x.rewards = torch.tensor([MIXED, ONE, FAIL, MIXED])
+    metrics = []
+    for minibatches in (3, 10**9):
+        still = torch.optim.SGD(model.parameters(), lr=0.0)
+        metrics.append(grpo.update(model, still, advantages.grpo(x), minibatches))
+    assert metrics[0] == metrics[1]
 
 
 # ---- Variants, sampling and the update

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import train
+from advantages import VARIANTS
 from grpo import sample_rollout
 from tasks import ADD, MUL, SUM, TASKS
-from test_grpo import fewer_problems
+from test_grpo import fewer_problems, ids, tiny_gpt
 from tools import ask, curves
 
 
@@ -99,6 +100,118 @@ def test_an_answer(folder, capsys, monkeypatch):
     assert all(torch.equal(kept[name], x) for name, x in given[0][0].state_dict().items())
 
 
+WORK = "12,13#132"  # the steps and the answer of 99+33=
+
+
+def shown(name: str, texts: list[str], monkeypatch, capsys, rewards=None) -> list[str]:
+    """What --group prints for a run of this variant whose model writes these texts."""
+    nines = ask.asked(ADD, "99+33")
+    model = tiny_gpt()
+    args = train.parse_arguments(["--variant", name])
+
+    def sample(model, task, problems, G, temperature, generator):
+        group = [ids(text) + ids("$") * 30 for text in texts]
+        rows = [iter(group[n % G]) for n in range(len(problems) * G)]
+        draw = lambda p, n, generator: torch.tensor([[next(row)] for row in rows])  # noqa: E731
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "multinomial", draw)
+            rollout = sample_rollout(model, ADD, [nines] * len(problems), G, temperature)
+        rollout.rewards[:] = torch.tensor([float(text.endswith("#132")) for text in texts])
+        return rollout
+
+    monkeypatch.setattr(ask, "sample_rollout", sample)
+    monkeypatch.setattr(ask.train, "new_model", lambda args, outputs: tiny_gpt(outputs=1))
+    capsys.readouterr()
+    ask.show_group(args, model, nines, name)
+    return capsys.readouterr().out.splitlines()
+
+
+TEXTS = [WORK, "12,14#132", "12,13#1", "#", *4 * [WORK]]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_group_shows_how_a_variant_pushes_each_token(name, monkeypatch, capsys):
+    """Another response's reward, mistake or push; a token without a push that looks pushed."""
+    lines = shown(name, TEXTS, monkeypatch, capsys)
+    assert max(map(len, lines)) <= 100
+    assert lines[0] == "   99+   33=" or lines[0] == "99+   33="
+    assert "6 of 8 responses are correct" in lines[3] and name in lines[3]
+    body = lines[lines.index("", 4) + 1 :] if "" in lines[4:] else lines[6:]
+    responses, marks = body[:16:2], body[1:16:2]
+    for text, line, pushes in zip(TEXTS, responses, marks):
+        written = line.split("  ")[1]
+        correct = text.endswith("#132")
+        assert f"reward {correct:.0f}" in line
+        if name != "verifree":
+            assert written == text + "$"
+            assert len(pushes.split()[0]) == len(written)
+        assert {*pushes.split()[0]} <= {*"+-ud0"}
+    assert "[14] should be [13], yet rewarded" in responses[1]
+    assert "[1] should be [132]" in responses[2]
+    expected = {  # marks of a correct and of an incorrect response, and what is said of the second
+        "grpo": ("+" * 10, "-" * 8, "-1.73 on 8 tokens"),
+        "half": ("+" * 10, "d" * 8, "-0.87 on 8 tokens"),
+        "pos_only": ("+" * 10, "0" * 8, "no push on 8 tokens"),
+        "negative": ("+" * 10, "-" * 8, "-1.73 on 8 tokens"),
+    }
+    if name in expected:
+        found = (marks[0].split()[0], *marks[2].split(maxsplit=1))
+        assert found == expected[name]
+
+
+def test_nthr_says_how_many_tokens_it_spares(monkeypatch, capsys):
+    """A count that is not that of the marks; a spared mistake that nobody explains."""
+    lines = shown("nthr", TEXTS, monkeypatch, capsys)
+    counted = [line for line in lines if "nthr spares" in line and " of this response" in line]
+    for line in counted:
+        marks, text = line.split(maxsplit=1)
+        spared = sum(map(marks.count, "ud0"))
+        assert text == f"nthr spares {spared} of {len(marks)} tokens of this response"
+    missed = 0
+    for response, line in zip(lines, lines[1:]):
+        if "should be" in response and "nthr spares" in line:
+            text = response.split("  ")[1]
+            first = {"12,13#1$": 6, "#$": 0}[text]  # where the first mistake begins
+            missed += line.split()[0][first] in "d0"
+    said = [line for line in lines if "spares a token of the first mistake" in line]
+    assert bool(said) == bool(missed)
+    if missed:
+        assert f"In {missed} of them" in said[0]
+
+
+@pytest.mark.parametrize("texts, kind", [([WORK] * 8, "all-pass"), (["#"] * 8, "all-fail")])
+def test_a_group_without_a_push_says_why(texts, kind, monkeypatch, capsys):
+    """A group of zeros that looks like a fault."""
+    lines = shown("grpo", texts, monkeypatch, capsys)
+    assert f"The group is {kind}: for grpo all responses are equally good" in "\n".join(lines)
+    assert sum("no push on" in line for line in lines) == 8
+
+
+def test_colours_are_for_a_terminal_and_can_be_turned_off(monkeypatch, capsys):
+    """Codes in a file; the colour of up on what is pushed down; a colour at zero."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    up, down, end = "\033[38;5;32m", "\033[38;5;166m", "\033[0m"
+    text = "\n".join(shown("pos_only", TEXTS, monkeypatch, capsys))
+    assert text.count(up) == 10 * 6 and down not in text and f"{up}+{end}" in text
+    assert f"{down}-{end}" in "\n".join(shown("grpo", TEXTS, monkeypatch, capsys))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\033" not in "\n".join(shown("grpo", TEXTS, monkeypatch, capsys))
+
+
+def test_a_group_of_a_run(folder, capsys):
+    """A group that is drawn anew each time; a problem that is not the one that was asked."""
+    texts = []
+    for argv in (["--group"], ["--group"], ["34+71", "--group", "--variant", "verifree"]):
+        capsys.readouterr()
+        ask.main([str(folder), *argv])
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] and texts[2].startswith("34+   71=")
+    assert "verifree trains the true answer" in texts[2]
+    assert "--group" in refused(capsys, ask, folder, "34+71", "--variant", "nthr")
+    assert "nope" in refused(capsys, ask, folder, "--group", "--variant", "nope")
+
+
 def test_what_ask_refuses(folder, capsys):
     """A traceback, a line of thousands of digits, a refusal that does not say what is allowed."""
     error = refused(capsys, ask, folder, "1" * 5000 + "+1")
@@ -149,6 +262,80 @@ def test_curves_begin_at_step_0(folder, tmp_path, monkeypatch, capsys):
     assert [text.get_text() for text in legend.get_texts()] == [str(folder), "other"]
 
 
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are saved."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    figures = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *to, **how: (figures.append(self), save(self, *to, **how))
+    )
+    return figures
+
+
+def copies(folder, *names):
+    for name in names:
+        Path(name).mkdir()
+        Path(name, "metrics.csv").write_bytes((folder / "metrics.csv").read_bytes())
+
+
+def test_every_run_has_a_line_of_its_own(folder, drawn):
+    """The sixth run looks like the first; a `$` in a name is read as a formula, or stops all."""
+    names = ["one", "two", "three", "four", "five", "six", "a$b$", "_seven"]
+    copies(folder, *names)
+    curves.main(names)
+    (legend,) = drawn[0].legends
+    assert [text.get_text().replace("\\$", "$") for text in legend.get_texts()] == names
+    for ax in drawn[0].axes:
+        looks = {(x.get_color(), x.get_marker(), x.get_linestyle()) for x in ax.lines}
+        assert len(looks) == len(ax.lines) == 8
+
+
+def test_a_torn_last_row_is_left_out_and_said(folder, drawn, capsys):
+    """Half a number is drawn, or nothing is drawn, because a full disk tore the last row."""
+    text = (folder / "metrics.csv").read_text()
+    whole = curves.read(folder)
+    capsys.readouterr()
+    for torn in ("3", "3,0.5,0.2", "3,0.5,0.2,0.1,0.3,9.0,0.9,0.4,1.0,0.1,0.2,0.0,0.0,0.5,,,,"):
+        (folder / "metrics.csv").write_text(text + torn)
+        assert curves.read(folder) == whole
+        assert "the last row of metrics.csv is torn" in capsys.readouterr().err
+    (folder / "metrics.csv").write_text(text)
+    assert curves.read(folder) == whole
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_with_nothing_but_a_header_is_named(folder, drawn, capsys):
+    """The next run's line gets its name."""
+    copies(folder, "begun")
+    Path("begun", "metrics.csv").write_text(
+        (folder / "metrics.csv").read_text().split("\n")[0] + "\n"
+    )
+    assert "begun has no row yet" in refused(capsys, curves, "begun", folder)
+
+
+@pytest.mark.parametrize("given, written", [("pic", "pic.png"), ("a.b.svg", "a.b.svg")])
+def test_the_picture_is_where_the_tool_says(given, written, folder, drawn, capsys):
+    """A name without an ending, to which matplotlib adds one; a part of a picture beside it."""
+    before = {*Path().iterdir()}
+    curves.main([str(folder), "--out", given])
+    assert capsys.readouterr().out.splitlines()[-1] == f"The picture is {written}."
+    assert {*Path().iterdir()} - before == {Path(written)}
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(folder, drawn, monkeypatch, capsys):
+    """A full disk in the middle of a picture destroys the one that was there."""
+    Path("curves.png").write_bytes(b"old")
+    full = lambda self, to, **how: Path(to).write_bytes(b"half") and 1 / 0  # noqa: E731
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    with pytest.raises(ZeroDivisionError):
+        curves.main([str(folder)])
+    assert Path("curves.png").read_bytes() == b"old" and not [*Path().glob("*.part")]
+
+
 def test_what_curves_refuses(folder, tmp_path, monkeypatch, capsys):
     """A traceback where a folder or matplotlib is missing, or the picture has no place."""
     assert "absent is not the folder of a run" in refused(capsys, curves, "absent")
@@ -159,6 +346,7 @@ def test_what_curves_refuses(folder, tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     for out in ("absent/curves.png", "curves.xyz"):
         assert f"{out} cannot be written" in refused(capsys, curves, folder, "--out", out)
+        assert not [*Path().glob("**/*.part")]
     find = builtins.__import__
 
     def without(name, *rest):

@@ -52,10 +52,11 @@ def read(model, trl, batch) -> Rollout:
     return Rollout(tokens, mask, rewards, logprobs, probs, hidden, temperature=1.3, prompts=prompts)
 
 
-def losses(model, trl, aggregate, away) -> list:
+def losses(model, trl, aggregate, away, loss_type="grpo", credit=lambda rollout: None) -> list:
     """(loss, its gradient) of update, and the same of TRL, for one rollout with random advantages.
 
     The weights are others than the reference model's. ln ratio is normal with deviation `away`.
+    credit may change the advantages.
     """
     reference = deepcopy(model)
     for weight in trl.model.parameters():
@@ -67,10 +68,12 @@ def losses(model, trl, aggregate, away) -> list:
     rollout.max_length = 25
     rollout.reference_logprobs = response_logprobs(reference, rollout).detach()
     rollout.A, noise = torch.randn(2, *rollout.mask.size())
+    credit(rollout)
     rollout.logprobs = rollout.logprobs + away * noise
     batch["advantages"] = rollout.A.flatten(0, 1)
     batch["old_per_token_logps"] = rollout.logprobs.flatten(0, 1)
-    clip = {"clip_low": trl.epsilon_low, "clip_high": trl.epsilon_high}
+    clip = {"clip_low": trl.epsilon_low, "clip_high": trl.epsilon_high, "loss_type": loss_type}
+    clip["clip_high"] -= loss_type == "cispo"  # TRL's is the cap itself
     still = torch.optim.SGD(model.parameters(), lr=0.0)
     all_of_it = {"minibatches": 1, "max_grad_norm": torch.inf}
     ours = update(model, still, rollout, aggregate=aggregate, kl=trl.beta, **all_of_it, **clip)
@@ -104,10 +107,30 @@ def test_the_kl_term_of_trl_is_another_one_by_default(tmp_path, away):
     assert (gradient - their_gradient).norm() > 0.1 * their_gradient.norm()
 
 
+def same_credit(rollout) -> None:
+    """Each response has one advantage: where tokens differ, TRL has no form of GSPO."""
+    rollout.A = rollout.A[..., :1].expand_as(rollout.A).clone()
+
+
+@pytest.mark.parametrize("variant", ["gspo", "cispo"])
+def test_loss_and_gradient_of_other_loss_types_are_those_of_trl(tmp_path, variant):
+    """A product in place of the geometric mean; a cap that is 1 + cap, or a lower limit."""
+    aggregate = {"gspo": "response", "cispo": "token"}[variant]
+    model, trl = pair(variant, tmp_path)
+    credit = same_credit if variant == "gspo" else lambda rollout: None
+    how = {"loss_type": variant, "credit": credit}
+    high = trl.epsilon_high - (variant == "cispo")
+    assert (trl.epsilon_low, high) == ((0.03, 0.04) if variant == "gspo" else (0.2, 4.0))
+    (loss, gradient), (their_loss, their_gradient) = losses(model, trl, aggregate, 2 / 3, **how)
+    assert loss == pytest.approx(their_loss, rel=1e-4)
+    assert (gradient - their_gradient).norm() < 1e-4 * their_gradient.norm()
+
+
 def decided(rollout) -> torch.Tensor:
     """(P, G, T), True where rounding does not decide whether `forking` keeps a token."""
-    H = torch.special.entr(rollout.probs).sum(-1).masked_fill(~rollout.mask, torch.nan)
-    return (H - H.flatten(1).nanquantile(0.8, dim=1)[:, None, None]).abs() > 1e-4
+    H = torch.special.entr(rollout.probs).sum(-1)
+    mixed = rollout.mask & (rollout.rewards != rollout.rewards[:, :1]).any(1)[:, None, None]
+    return (H - H[mixed].quantile(0.8)).abs() > 1e-4 if mixed.any() else rollout.mask
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name not in study.ALSO])
@@ -127,22 +150,36 @@ def test_advantages_inside_trl_are_those_of_the_variant(tmp_path, variant):
     trl.train()
 
 
-def test_forking_is_the_top_entropy_quantile_of_trl_in_a_batch_of_one_group(tmp_path):
-    """Another quantile, tokens below it, or padding that counts."""
+def test_forking_keeps_the_tokens_of_top_entropy_quantile(tmp_path):
+    """A threshold for each group, another quantile, tokens below it, or padding that counts."""
     model, trl = pair("forking", tmp_path)
     batch = trl._generate_and_score_completions([row for row in DATA for _ in range(G)])
     rollout = read(model, trl, batch)
+    mixed = (rollout.rewards != rollout.rewards[:, :1]).any(1)
+    assert mixed.sum() > 1
+    rows = mixed.repeat_interleave(G)  # the paper's batch has no other groups
     every = VARIANTS["grpo"](rollout).A.flatten(0, 1)
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     seen = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
     T = batch["completion_ids"].size(1)
     read_by_trl = trl._get_per_token_logps_and_entropies
     _, entropies, _ = read_by_trl(trl.model, ids, seen, T, compute_entropy=True)
-    groups = zip(entropies.split(G), batch["completion_mask"].split(G))
-    kept = torch.cat([trl.get_high_entropy_mask(H, mask, 1 - 0.2) for H, mask in groups])
-    sure = decided(rollout).flatten(0, 1)
-    close(batch["advantages"][sure], (every * kept)[sure], 1e-4)
+    kept = trl.get_high_entropy_mask(entropies[rows], batch["completion_mask"][rows], 1 - 0.2)
+    sure = decided(rollout).flatten(0, 1)[rows]
+    close(batch["advantages"][rows][sure], (every[rows] * kept)[sure], 1e-4)
+    assert not batch["advantages"][~rows].any()
     assert 0 < (batch["advantages"] != 0).sum() < 0.3 * (every != 0).sum()
+
+
+def test_a_reward_function_may_return_none_for_a_row(tmp_path):
+    """NaN in a sum: a row that one of two functions does not judge is neither 0 nor 1."""
+    _, trl = pair("grpo", tmp_path)
+    trl.reward_funcs = [lambda completion_ids, **_: [1.0, None, 0.0, None], ODD]
+    trl.reward_processing_classes = [None, None]
+    trl.reward_func_names = ["first", "second"]
+    trl.reward_weights = torch.tensor([1.0, 0.0])
+    trl._calculate_rewards([{}] * 4, [""] * 4, [""] * 4, [[0]] * 4)
+    assert [group.tolist() for group in trl.rewards] == [[1, 0, 0, 0]]
 
 
 def test_each_process_keeps_its_own_rewards(tmp_path, monkeypatch):
@@ -211,6 +248,7 @@ WRONG = {
     "--nonsense 3": "['--nonsense', '3']",
     "--per_device_train_batch_size 7": "generation_batch_size (7) must be divisible",
     "--variant critic": "argument --variant: invalid choice: 'critic'",
+    "--resume_from_checkpoint /nowhere": "--resume_from_checkpoint /nowhere: there is no such",
 }
 
 

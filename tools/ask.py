@@ -1,11 +1,17 @@
-"""Ask a trained model: python -m tools.ask runs/add-nthr-seed0 347+285
+"""Ask a trained model: python -m tools.ask runs/add-nthr-seed0 347+285 [--group]
 
 Prints the solution, then four responses at temperature 1 and the greedy one, each with its reward
 and with [ ] around its first mistake.
+
+With --group it prints a group of eight responses and how a variant pushes each of their tokens.
+--variant chooses another one than that of the run. Without a problem it shows the most mixed of 64
+groups. A group is always drawn and pushed with 63 others, because some variants look at the batch.
 """
 
 import argparse
 import json
+import os
+import random
 import re
 import sys
 from pathlib import Path
@@ -14,8 +20,9 @@ from types import SimpleNamespace
 import torch
 
 import train
+from advantages import VARIANTS, grpo
 from grpo import sample_rollout
-from tasks import TASKS, Problem, Task
+from tasks import TASKS, TOKENIZER, Problem, Task, make_problems
 
 RULES = {  # task: what its problems are
     "add": "two numbers with equally many digits, 2 to 5, as in 347+285",
@@ -54,12 +61,87 @@ def asked(task: Task, text: str) -> Problem | None:
     return None
 
 
+# ---- A group
+NOTES = {  # variant: what else a reader of its group must know
+    "critic": "No run saves its critic, so a new one judges here, which has learned nothing.\n",
+    "verifree": "verifree trains the true answer in place of a sampled one: these texts have it.\n",
+    "gspo": "gspo has the advantages of grpo and another ratio in the loss.\n",
+    "cispo": "cispo has the advantages of grpo and another clip in the loss.\n",
+}
+
+
+def paint(text: str, sign: float) -> str:
+    """The text, in a terminal in blue if sign is above 0 and in orange if it is below."""
+    if not sign or os.environ.get("NO_COLOR") or not (sys.stdout and sys.stdout.isatty()):
+        return text
+    return f"\033[38;5;{32 if sign > 0 else 166}m{text}\033[0m"
+
+
+def in_words(marks: str, pushes: list[float], variant: str) -> str:
+    """How a response is pushed, in one clause. marks: one of + - u d 0 for each token."""
+    sizes = [f"{a:+.2f}" if a else "no push" for a in pushes]
+    counts = {size: sizes.count(size) for size in sorted(sizes)}
+    weaker = len(marks) - sum(map(marks.count, "+-"))
+    if variant == "nthr" and weaker:
+        return f"nthr spares {weaker} of {len(marks)} tokens of this response"
+    if len(counts) > 3:
+        return f"from {min(pushes):+.2f} to {max(pushes):+.2f}"
+    return ", ".join(f"{size} on {count} tokens" for size, count in counts.items())
+
+
+def show_group(args, model, problem: Problem | None, name: str) -> None:
+    """Prints a group, and under each response how the variant pushes its tokens.
+
+    The group is that of the problem, or the most mixed of 64.
+    """
+    task = TASKS[args.task]
+    generator = torch.Generator().manual_seed(0)
+    first, *others = random.Random(0).choices(make_problems(task, held=True), k=64)
+    problems = [problem or first, *others]
+    rollout = sample_rollout(model, task, problems, 8, args.temperature, generator=generator)
+    p = 0 if problem else int(rollout.rewards.var(1).argmax())
+    variant = VARIANTS[name]
+    if isinstance(variant, type):
+        variant = variant(train.new_model(args, outputs=1), args.lr)
+    trained = variant(rollout)
+    problem, correct = rollout.problems[p], int(rollout.rewards[p].sum())
+    print(f"{problem.prompt.strip()}\n  {problem.solution}$  solution\n")
+    print(f"{correct} of 8 responses are correct. Under each, how {name} pushes its tokens:")
+    print("+ up, - down, u and d up and down but less than grpo, 0 no push; $ is the end.")
+    if correct in (0, 8):
+        kind = "all-pass" if correct else "all-fail"
+        print(f"The group is {kind}: for grpo all responses are equally good, so it pushes none.")
+    print(NOTES.get(name, ""))
+    group = (rollout.texts, trained.tokens, trained.mask, trained.A, rollout.rewards)
+    missed = 0  # responses whose first mistake nthr spares
+    for text, tokens, mask, A, reward, plain in zip(
+        *(x[p] for x in group), grpo(rollout).A[p, :, 0]
+    ):
+        marked, remark = train.marked(problem, text, reward)
+        print(
+            f"  {TOKENIZER.decode(tokens[mask].tolist())}  reward {reward:.0f}  {remark}".rstrip()
+        )
+        push = A.sign() * (1 + (A.abs() >= 0.999 * plain.abs()))  # 2: as hard as grpo or harder
+        marks = "".join("-d0u+"[int(n) + 2] for n in push[mask])
+        painted = "".join(paint(x, a) for x, a in zip(marks, push[mask]))
+        print(f"  {painted}  {in_words(marks, A[mask].tolist(), name)}")
+        if name == "nthr" and remark:
+            first = marked.index("[")
+            wrong = marks[first : max(marked.index("]") - 1, first + 1)]  # the tokens in [ ]
+            missed += "d" in wrong or "0" in wrong
+    if missed:
+        print(f"\nIn {missed} of them nthr spares a token of the first mistake. This can happen:")
+        print("its score says how a token moves the correct responses, not whether it is wrong.")
+
+
 def main(argv: list[str]) -> None:
     about = __doc__.splitlines()[0]
     # Without the usage an error is one line.
     parser = argparse.ArgumentParser("python -m tools.ask", argparse.SUPPRESS, about)
     parser.add_argument("run", type=Path, help="folder of a finished run")
-    parser.add_argument("problem", nargs="+", help="for example 347+285, '347 + 285' or 347+285=")
+    parser.add_argument("problem", nargs="*", help="for example 347+285, '347 + 285' or 347+285=")
+    parser.add_argument("--group", action="store_true", help="eight responses and their pushes")
+    parser.add_argument("--variant", choices=VARIANTS, metavar="NAME", help="with --group")
     options = parser.parse_args(argv)
     try:
         args, model = finished(options.run)
@@ -69,9 +151,16 @@ def main(argv: list[str]) -> None:
         parser.error(f"{options.run} is not the folder of a finished run ({reason})")
     text = " ".join(options.problem)
     problem = asked(task, text)
-    if problem is None:
+    if problem is None and (text or not options.group):
         rule = RULES.get(args.task, f"one like {task.longest.prompt}")
         parser.error(f"{text[:40]!r} is not a problem of {args.task}; give {rule}")
+    if options.variant and not options.group:
+        parser.error("--variant says how a group is pushed, so it needs --group")
+    name = options.variant or args.variant
+    if name not in VARIANTS:
+        parser.error(f"{name} is not in advantages.VARIANTS; choose one with --variant")
+    if options.group:
+        return show_group(args, model, problem, name)
     print(f"{problem.prompt.strip()}\n  solution  {problem.solution}")
     width = len(problem.solution) + 2
     for kind, samples, temperature in (("sampled", 4, 1.0), ("greedy", 1, 0.0)):

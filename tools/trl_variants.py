@@ -19,6 +19,7 @@ The packages are those of tools/requirements-trl.txt. tools/trainers.md says mor
 
 from argparse import ArgumentParser
 from functools import partial
+from pathlib import Path
 
 try:
     import torch
@@ -72,9 +73,12 @@ def trl_settings(variant: str) -> dict:
     model of `add` solved 2 % of its problems instead of 14 %.
     """
     loss = {"clip_low": 0.2, "clip_high": 0.2, "aggregate": "token"} | LOSS.get(variant, {})
-    clip = {"epsilon": loss["clip_low"], "epsilon_high": loss["clip_high"]}
     same = {"use_bias_correction_kl": False, "disable_dropout": True}
-    return clip | same | {"loss_type": LOSS_TYPE[loss["aggregate"]]}
+    if variant == "cispo":  # epsilon_high is the cap itself, and no lower limit is read
+        return same | {"loss_type": "cispo", "epsilon_high": 1 + loss["clip_high"]}
+    same |= {"epsilon": loss["clip_low"], "epsilon_high": loss["clip_high"]}
+    same["importance_sampling_level"] = "sequence" if variant == "gspo" else "token"
+    return same | {"loss_type": LOSS_TYPE[loss["aggregate"]]}
 
 
 class VariantTrainer(GRPOTrainer):
@@ -103,7 +107,8 @@ class VariantTrainer(GRPOTrainer):
         Keeps their weighted sums for this process's groups, P times (G,).
         """
         columns = super()._calculate_rewards(inputs, prompts, *rest)
-        rewards = columns @ self.reward_weights.to(columns.device)
+        # NaN where a reward function returned None: it does not judge this row.
+        rewards = (columns * self.reward_weights.to(columns.device)).nansum(1)
         if not ((rewards == 0) | (rewards == 1)).all():
             raise ValueError("rewards must be 0 or 1: they say what is correct and what all-fail")
         G = self.num_generations if self.model.training else self.num_generations_eval
@@ -115,8 +120,11 @@ class VariantTrainer(GRPOTrainer):
         batch = super()._generate_and_score_completions(inputs)
         if self.model.training:  # an evaluation has no update
             groups = zip(split_tensor_dict(batch, len(self.rewards)), self.rewards)
-            A = [VARIANTS[self.variant](self.group_rollout(*group)).A for group in groups]
-            batch["advantages"] = torch.cat(A, dim=1)[0]  # P times (1, G, T) -> (B, T)
+            rollouts = [self.group_rollout(*group) for group in groups]
+            if self.variant == "forking":  # it has one threshold for the batch
+                rollouts = [joined(rollouts)]
+            A = [VARIANTS[self.variant](rollout).A.flatten(0, 1) for rollout in rollouts]
+            batch["advantages"] = torch.cat(A)  # (B, T)
         return batch
 
     @torch.no_grad()
@@ -144,6 +152,13 @@ class VariantTrainer(GRPOTrainer):
         return Rollout(tokens[None], mask[None], rewards[None], logprobs, probs, hidden)
 
 
+def joined(rollouts: list[Rollout]) -> Rollout:
+    """One rollout of several, with tokens, mask, rewards and probabilities."""
+    names = ("tokens", "mask", "rewards", "probs")
+    tokens, mask, rewards, probs = (torch.cat([vars(x)[n] for x in rollouts]) for n in names)
+    return Rollout(tokens, mask, rewards, None, probs, None)
+
+
 def verifier(tokenizer, completion_ids: list, answer: list, **_) -> list[float]:
     """The reward: 1.0 if a response has one "#", then the answer, then end-of-sequence; else 0.0.
 
@@ -167,6 +182,9 @@ if __name__ == "__main__":
         config, _ = parser.parse_args_into_dataclasses(flags)
     except ValueError as error:
         parser.error(str(error))
+    start = config.resume_from_checkpoint
+    if start and not Path(start).is_dir():
+        parser.error(f"--resume_from_checkpoint {start}: there is no such folder")
     theirs, tokenizer = twin(base_model(parse_arguments([])))
     # TRL reads the model from a folder, and so it can read the reference model of --beta as well.
     base = f"{config.output_dir}/base"
@@ -177,7 +195,7 @@ if __name__ == "__main__":
     reward = partial(verifier, tokenizer)
     trainer = VariantTrainer(cli.variant, base, reward, config, *data, tokenizer)
     before = trainer.evaluate()
-    trainer.train()
+    trainer.train(start)
     after = trainer.evaluate()
     for name in ("eval_reward", "eval_all_fail"):
         trainer.accelerator.print(f"{name}: {before[name]:.3f} before, {after[name]:.3f} after")
