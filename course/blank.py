@@ -5,15 +5,16 @@ part that begins with loops the docstring also goes, because it shows the formul
 means the entry "rloo" of the table FORMULAS, which is removed. The program prints the commands that
 check what you write. With --all it blanks the whole assignment, course/README.md, except the extra
 part. With --all --without 8 it leaves part 8 written, and a note at the top of the page says so.
-Run it in a copy of the project.
+Run it in a copy of the project. It refuses to overwrite a file that is not committed as it is.
 """
 
 import ast
 import re
+import sys
 from argparse import SUPPRESS, ArgumentParser
 from collections import namedtuple
 from pathlib import Path
-from subprocess import getoutput
+from subprocess import run
 from symtable import symtable
 
 
@@ -29,7 +30,7 @@ WITHOUT = {"action": "append", "default": [], "metavar": "PART", "choices": [*"1
 
 
 def read(path: Path | str) -> str:
-    return Path(path).read_text(encoding="utf-8")
+    return Path(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
 
 
 def assignment(without: list[str] = []) -> list[Part]:
@@ -69,11 +70,22 @@ def locate(tree: ast.Module, name: str) -> tuple[list, int]:
     return held, places[last]
 
 
+def is_blank(node: ast.AST) -> bool:
+    return ast.unparse(node).endswith("raise NotImplementedError")
+
+
 def blanked(source: str, name: str, docstring: str = "") -> str:
-    """The source with a function or an entry still to be written."""
-    held, place = locate(ast.parse(source), name)
+    """The source with a function or an entry still to be written; as it is if that is blank."""
+    try:
+        held, place = locate(ast.parse(source), name)
+    except LookupError:
+        if name.startswith("FORMULAS."):  # an entry is blank if it is not there
+            return source
+        raise
     node = held[place]
-    lines = source.splitlines(keepends=True)
+    if is_blank(node):
+        return source
+    lines = re.findall(r".*\n|.+", source)  # splitlines() also ends a line at a form feed
     if isinstance(node, ast.expr):
         del lines[node.lineno - 1 : node.end_lineno]
     else:
@@ -82,6 +94,14 @@ def blanked(source: str, name: str, docstring: str = "") -> str:
         body = [f'"""{docstring}"""\n'] * bool(docstring) + ["raise NotImplementedError\n"]
         lines[start : node.end_lineno] = [" " * first.col_offset + line for line in body]
     return "".join(lines)
+
+
+def is_committed(file: str) -> bool:
+    """Whether the last commit has this file as it is now. Settings of git cannot hide a change."""
+    git = 'git -c "safe.directory=*"'  # git may not know who owns the folder
+    command = f'{git} rev-parse -q --verify "HEAD:./{file}" && {git} hash-object {file}'
+    hashes = run(command, shell=True, capture_output=True, text=True).stdout.split()
+    return len(hashes) == 2 and hashes[0] == hashes[1]
 
 
 def main() -> None:
@@ -96,18 +116,28 @@ def main() -> None:
     names = [x for x in where if x in options.names or options.all and where[x][0].points]
     if not names or set(options.names) - set(where):
         parser.error(f"allowed are --all and {', '.join(where)}")
-    # Not empty if a file has changes, is not under version control, or if there is no git.
-    state = getoutput("git status --porcelain --ignored " + " ".join(where[x][1] for x in names))
-    if state and not options.force:
-        parser.error(f"commit this first, or give --force and lose it: {' '.join(state.split())}")
+    sources = {}  # file -> what it will be: nothing is written before everything is known
     for name in names:
         part, file = where[name]
         page = f"What to write is described in course/README.md: {part.title}."
-        source = blanked(read(file), name, page if "test_grpo.py" in part.files else "")
+        try:
+            before = sources.get(file) or read(file)
+            sources[file] = blanked(before, name, page if "test_grpo.py" in part.files else "")
+            ast.parse(sources[file])
+        except (LookupError, OSError, ValueError, SyntaxError) as error:
+            parser.error(f"nothing is changed, because {file} cannot be read: {error}")
+        if sources[file] == before:
+            print(f"{name} is blank already.", file=sys.stderr)
+    page = read("course/README.md")
+    note = NOTE.format(", ".join(options.without))
+    if options.all and options.without and note not in page:
+        sources["course/README.md"] = page.replace("\n", note, 1)
+    changed = {file: source for file, source in sources.items() if source != read(file)}
+    lost = [file for file in changed if not is_committed(file)]
+    if lost and not options.force:
+        parser.error(f"commit this first, or give --force and overwrite it: {' '.join(lost)}")
+    for file, source in changed.items():
         Path(file).write_text(source, encoding="utf-8")
-    if options.all and options.without:
-        page = read("course/README.md").replace("\n", NOTE.format(", ".join(options.without)), 1)
-        Path("course/README.md").write_text(page, encoding="utf-8")
     print(*dict.fromkeys(where[name][0].command for name in names), sep="\n")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 def show(folder: str, names: list[str]) -> None:
     """The columns with these names in the run's metrics.csv (tools/README.md defines them)."""
-    lines = Path(folder, "metrics.csv").read_text(encoding="utf-8").splitlines()
+    lines = Path(folder, "metrics.csv").read_text(encoding="utf-8-sig").splitlines()
     print(*(name.rjust(13) for name in names))
     for row in csv.DictReader(lines):
         if all(row[name] for name in names):
@@ -19,4 +19,7 @@ def show(folder: str, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    show(sys.argv[1], sys.argv[2:])
+    try:
+        show(sys.argv[1], sys.argv[2:])
+    except (LookupError, OSError, ValueError) as error:
+        sys.exit(f"Give the folder of a run, and columns that it has: {error!r}")

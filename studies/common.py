@@ -9,6 +9,8 @@ from contextlib import suppress
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from signal import SIG_IGN, SIGINT, signal
+from threading import Thread
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +32,13 @@ def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.Argumen
 
 
 # ---- Rows
+class Row(dict):
+    """A row of a CSV. If it has not the column that is asked for, the program ends with a line."""
+
+    def __missing__(self, column: str):
+        raise SystemExit(f"A table has no column {column}. Its columns are {', '.join(self)}.")
+
+
 def number(text: str) -> int | float | str:
     """A cell of a CSV as a number, if it is one."""
     for kind in (int, float):
@@ -40,9 +49,14 @@ def number(text: str) -> int | float | str:
 
 def read_rows(path: Path) -> list[dict]:
     """The rows of a CSV with their numbers; none if there is no such file."""
-    text = path.read_text() if path.exists() else ""
-    rows = csv.DictReader(text.splitlines())
-    return [{name: number(cell) for name, cell in row.items()} for row in rows]
+    # utf-8-sig: a spreadsheet may have added a byte order mark.
+    text = path.read_text(encoding="utf-8-sig", errors="replace") if path.exists() else ""
+    rows = []
+    for row in csv.DictReader(text.splitlines()):
+        if None in row or None in row.values():  # so DictReader says it
+            raise SystemExit(f"{path}, line {len(rows) + 2}: not as many fields as in the header.")
+        rows.append(Row({name: number(cell) for name, cell in row.items()}))
+    return rows
 
 
 def cells(row: dict) -> dict[str, str]:
@@ -56,7 +70,7 @@ def write_rows(path: Path, rows: list[dict]) -> None:
     Other processes may read the file meanwhile: they find the old one or the new one, whole.
     """
     part = path.with_name(path.name + ".part")
-    with open(part, "w", newline="") as file:
+    with open(part, "w", encoding="utf-8", newline="") as file:
         columns = dict.fromkeys(name for row in rows for name in row)
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
@@ -71,7 +85,7 @@ def matching(rows: list[dict], **entries) -> list[dict]:
 
 def by_seed(rows: list[dict], column: str, **entries) -> dict[int, float]:
     """seed -> value of a column, of the rows with these entries; empty and NaN are left out."""
-    values = {row["seed"]: row.get(column, "") for row in matching(rows, **entries)}
+    values = {row["seed"]: row[column] for row in matching(rows, **entries)}
     return {seed: x for seed, x in values.items() if x != "" and not np.isnan(x)}
 
 
@@ -83,13 +97,38 @@ def paired(rows: list[dict], column: str, ours: dict, theirs: dict) -> np.ndarra
 
 
 # ---- Jobs
+def begin(parent) -> None:
+    """A new process: one thread, no Ctrl-C of its own, and an end when the parent's end is closed.
+
+    The parent closes its end of this pipe when it stops, and the system does if it is killed.
+    """
+    signal(SIGINT, SIG_IGN)
+    torch.set_num_threads(1)
+    Thread(target=end_with, args=[parent], daemon=True).start()
+
+
+def end_with(parent) -> None:
+    with suppress(EOFError, OSError):
+        parent.recv()  # nothing is ever sent
+    os._exit(1)
+
+
 def side_by_side(function, jobs, processes: int):
-    """Yields function(*job) of each job when it is done. Jobs have one thread each, and AVX2."""
+    """Yields function(*job) of each job when it is done. Jobs have one thread each, and AVX2.
+
+    If the loop over it stops early, by Ctrl-C or an error, all processes end at once.
+    """
     os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")  # read when a new process imports torch
     os.environ.setdefault("TQDM_DISABLE", "1")
-    with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, [1]) as pool:
+    context = get_context("spawn")
+    theirs, ours = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(processes, context, begin, [theirs])
+    try:
         for done in as_completed([pool.submit(function, *job) for job in jobs]):
             yield done.result()
+    finally:
+        ours.close()
+        pool.shutdown(cancel_futures=True)
 
 
 def complete(path: Path, measure, names: list[str], args) -> list[dict]:
@@ -182,7 +221,7 @@ def summary(rows: list[dict]) -> str:
 
 def publish(path: Path, text: str) -> None:
     """Writes the markdown that was made from this CSV beside it, and prints it."""
-    path.with_suffix(".md").write_text(text)
+    path.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)
 
 

@@ -1,10 +1,13 @@
 """course.blank as a student runs it."""
 
 import ast
+import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from course.blank import assignment, locate, read
 
 ROOT = Path(__file__).parent.parent
 FILES = ["tasks.py", "model.py", "grpo.py", "advantages.py", "train.py", "test_grpo.py"]
-GIT = "git -c user.name=me -c user.email=me@localhost"
+GIT = "git -c user.name=me -c user.email=me@localhost -c commit.gpgsign=false"
 
 
 def blank(folder: Path, arguments: str) -> tuple[int, list[str], list[str]]:
@@ -55,6 +58,83 @@ def test_what_is_not_committed_is_not_lost(copy):
     assert blank(copy, "policy_loss")[0] == 2  # not under version control
 
 
+@pytest.mark.parametrize(
+    "hides",
+    [
+        "git config status.showUntrackedFiles no; git rm -q --cached model.py; git {} commit -qm x",
+        "git update-index --assume-unchanged model.py; echo '#' >> model.py",
+        "git update-index --skip-worktree model.py; echo '#' >> model.py",
+        "echo '#' >> model.py; git add model.py",
+        "echo model.py >> .git/info/exclude; git rm -q --cached model.py; git {} commit -qm gone",
+    ],
+)
+def test_no_setting_of_git_hides_what_would_be_lost(copy, hides):
+    """An hour's work that `git status` does not list is overwritten."""
+    subprocess.check_call(hides.format(GIT.removeprefix("git ")), shell=True, cwd=copy)
+    before = (copy / "model.py").read_bytes()
+    status, commands, [error] = blank(copy, "update generate")
+    assert (status, commands) == (2, []) and error.endswith("overwrite it: model.py")
+    assert (copy / "model.py").read_bytes() == before
+    assert read(copy / "grpo.py") == read(ROOT / "grpo.py")
+
+
+def test_line_ends_and_owners_are_no_changes(copy):
+    """A checkout of Windows, or one of somebody else, counts as work that would be lost."""
+    shutil.copy(ROOT / ".gitattributes", copy)
+    path = copy / "model.py"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert blank(copy, "generate")[0] == 2  # the mark is a change
+    path.write_bytes(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        os.chown(copy / ".git", 12345, 12345)
+        os.chown(copy, 12345, 12345)
+    assert blank(copy, "generate")[0] == 0
+    assert ast.unparse(node(copy, "model.py", "generate").body[1:]) == "raise NotImplementedError"
+
+
+@pytest.mark.parametrize(
+    "spoils, said",
+    [
+        (lambda path: path.unlink(), "No such file"),
+        (lambda path: path.write_text(read(path).replace("def update(", "def mine(")), "no update"),
+        (lambda path: path.write_text("(" + read(path)), "never closed"),
+        (lambda path: path.write_bytes(b"#\xff\n" + path.read_bytes()), "codec"),
+    ],
+)
+def test_nothing_is_written_before_everything_is_known(copy, spoils, said):
+    """A file that cannot be read leaves the assignment half blank."""
+    spoils(copy / "grpo.py")
+    status, commands, [error] = blank(copy, "--all --force")
+    assert (status, commands) == (2, []) and said in error and "grpo.py" in error
+    for file in {*FILES} - {"grpo.py"}:
+        assert read(copy / file) == read(ROOT / file)
+
+
+def test_a_second_time_nothing_changes(copy):
+    """A traceback, a body of another line, or a note at the top of the page that is there twice."""
+    names = "Task.reward rloo FORMULAS.rloo update"
+    assert blank(copy, names)[0] == 0
+    before = {file: read(copy / file) for file in FILES}
+    status, commands, errors = blank(copy, names)
+    assert status == 0 and len(commands) == 3
+    assert {*errors} == {f"{name} is blank already." for name in names.split()}
+    assert {file: read(copy / file) for file in FILES} == before
+    assert blank(copy, "--all --without 8 --force")[0] == 0
+    page = read(copy / "course/README.md")
+    assert blank(copy, "--all --without 8")[0] == 0 and read(copy / "course/README.md") == page
+    status, _, errors = blank(copy, "--all --without 9")
+    assert status == 2 and errors[-1].endswith("overwrite it: advantages.py course/README.md")
+
+
+def test_a_form_feed_is_no_line(copy):
+    """Another function is blanked, because Python's syntax tree counts lines in another way."""
+    path = copy / "model.py"
+    path.write_text("# a page\x0cand another\x1c\n" + read(path), encoding="utf-8")
+    assert blank(copy, "generate --force")[0] == 0
+    for was, now in zip(ast.parse(read(ROOT / "model.py")).body, ast.parse(read(path)).body):
+        assert (ast.dump(was) != ast.dump(now)) == (getattr(was, "name", "") == "generate")
+
+
 def test_a_body_goes_and_nothing_else(copy):
     """A wrong body, a docstring that is lost, or a formula that is left where loops come first."""
     assert blank(copy, "update FORMULAS.rloo rloo")[0] == 0
@@ -92,9 +172,69 @@ def test_all_is_the_whole_assignment_without_its_extra_part(copy):
                     assert body.endswith("raise NotImplementedError") == (part.points > 0)
 
 
-def hand_out(*arguments) -> subprocess.CompletedProcess:
-    script = ROOT / "course" / "instructor" / "hand_out"
-    return subprocess.run(["sh", script, *arguments], cwd=ROOT, capture_output=True, text=True)
+SCRIPT = ROOT / "course" / "instructor" / "hand_out"
+
+
+def hand_out(*arguments, script=SCRIPT, **settings) -> subprocess.CompletedProcess:
+    return subprocess.run(["sh", script, *arguments], capture_output=True, text=True, **settings)
+
+
+def runs(statements: list[str]) -> set[tuple[str, ...]]:
+    """Each one, two or three statements that follow each other."""
+    return {tuple(statements[i : i + n]) for n in (1, 2, 3) for i in range(len(statements) - n + 1)}
+
+
+def shown(path: Path) -> tuple[str, set[tuple[str, ...]]]:
+    """The text of a file, and the runs of its lines and of the statements of its Python code."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix == ".ipynb":
+        text = "\n\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    found = runs([line.strip() for line in text.splitlines() if line.strip()])
+    blocks = re.findall(r"(?:(?: {4}.*)?\n)+|(?s:^```.*?^```)", text, re.M)
+    blocks = [textwrap.dedent(re.sub("^```.*", "", block, flags=re.M)) for block in blocks]
+    for code in [text] if path.suffix == ".py" else blocks:
+        try:
+            bodies = [getattr(x, "body", []) for x in ast.walk(ast.parse(code))]
+        except (SyntaxError, ValueError):  # a block of a page in another language
+            continue
+        for body in [body for body in bodies if isinstance(body, list)]:
+            found |= runs([ast.unparse(x) for x in body])
+    return text, found
+
+
+def solutions():
+    """name, runs, sums of each function of the assignment that gives points.
+
+    Runs are three statements of its body that follow each other, or all of a shorter body. Sums
+    (products, quotients, ...) are what it computes with at least two operators or a call.
+    """
+    for part in assignment():
+        for file, names in part.files.items():
+            for name in names * (part.points > 0):
+                found = node(ROOT, file, name)
+                body = [found] if isinstance(found, ast.expr) else found.body
+                body = body[isinstance(body[0], ast.Expr) and len(body) > 1 :]
+                sums = [x for line in body for x in ast.walk(line) if isinstance(x, ast.BinOp)]
+                long = {
+                    x for x in runs([ast.unparse(x) for x in body]) if len(x) == min(3, len(body))
+                }
+                sums = {ast.unparse(x) for x in sums if len([*ast.walk(x)]) > 9}
+                yield name, long, sums
+
+
+def given_away(folder: Path) -> set[tuple[str, str]]:
+    """(function, file): what a file of a handout shows of a solution.
+
+    Its runs, and in files other than the core, which also has what is given, its sums.
+    """
+    found = set()
+    all_solutions = [*solutions()]
+    for path in [path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts]:
+        text, there = shown(path)
+        for name, long, sums in all_solutions:
+            if long & there or path.name not in FILES and any(x in text for x in sums):
+                found.add((name, str(path.relative_to(folder))))
+    return found
 
 
 def test_a_handout_has_no_solution(tmp_path, monkeypatch):
@@ -105,6 +245,7 @@ def test_a_handout_has_no_solution(tmp_path, monkeypatch):
     made = tmp_path / "handout"
     monkeypatch.setenv("ADDRESS", "https://localhost/a@b/grpo.git")
     assert hand_out(made).returncode == 0
+    assert given_away(made) == set()
     first = read(made / "README.md")
     assert "This is the handout of an assignment" in first and "Now you can" not in first
     assert all(
@@ -140,3 +281,68 @@ def test_a_handout_is_complete_or_not_there(tmp_path):
         assert body.endswith("raise NotImplementedError") != given, part.title
     done = hand_out(made)
     assert done.returncode == 2 and "exists" in done.stderr
+
+
+SETTINGS = """
+[commit]
+    gpgsign = true
+[gpg]
+    program = false
+[core]
+    hooksPath = {0}
+    excludesFile = {0}/x
+"""
+
+
+def test_a_handout_on_any_machine(tmp_path, monkeypatch):
+    """A folder of an archive, with `%41` in its name, python3 only, signed commits, other owners.
+
+    Or code for the reader of the first page is a solution.
+    """
+    project = tmp_path / "100%41 of it"
+    for name in ("course", "studies", "tools", "tests"):
+        shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name != ".git":
+            shutil.copy(path, project)
+    code = "ratio, clipped = 1, 2\nloss = -torch.min(ratio * A, clipped * A)\n"
+    given = "    config = GRPOConfig()\n\n    python train.py --variant nthr\n"
+    more = f"Kept:\n\n{given}\nThe loss:\n\n```python\n{code}```\n\nKept as well.\n"
+    (project / "README.md").write_text(f"{read(project / 'README.md')}\n{more}", encoding="utf-8")
+    programs = tmp_path / "programs"  # python3, no python
+    programs.mkdir()
+    for name in "sh git tar cp mv rm mkdir mktemp dirname find perl".split():
+        (programs / name).symlink_to(shutil.which(name))
+    (programs / "python3").symlink_to(sys.executable)
+    (programs / "python").write_text("#!/bin/sh\nexit 1\n")
+    (programs / "python").chmod(0o755)
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "commit-msg").write_text("#!/bin/sh\nexit 1\n")
+    (hooks / "commit-msg").chmod(0o755)
+    (hooks / "x").write_text("*.pt\n")
+    (tmp_path / "config").write_text(SETTINGS.format(hooks))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    monkeypatch.setenv("PATH", str(programs))
+    script = project / "course" / "instructor" / "hand_out"
+    for name in ("of files", "of a commit"):
+        made = tmp_path / name
+        done = hand_out(f"../{name}", script=script, cwd=project)
+        assert done.returncode == 0, done.stderr
+        assert ("no repository" in done.stderr) == (name == "of files")
+        text = read(made / "README.md")
+        assert "torch.min" not in text and given in text and "Kept as well." in text
+        assert text.count("(This code is part of the assignment.)") >= 1
+        listed = subprocess.check_output([f"{programs}/git", "ls-files"], cwd=made, text=True)
+        assert {"course/weights/add-base.pt", "README.md", "train.py"} <= {*listed.split()}
+        assert "stray" not in listed and "instructor" not in listed
+        if name == "of a commit":
+            break
+        ours = f"{GIT} -c core.hooksPath=/dev/null -c core.excludesFile=/dev/null"
+        commit = f"{ours} init -q && {ours} add . && {ours} commit -qm all && : > stray.md"
+        subprocess.check_call(commit, shell=True, cwd=project)
+        if hasattr(os, "geteuid") and os.geteuid() == 0:
+            os.chown(project / ".git", 12345, 12345)
+            os.chown(project, 12345, 12345)
+    done = hand_out(tmp_path / "no" / "handout", script=script)
+    assert done.returncode == 2 and "a folder that exists" in done.stderr

@@ -3,9 +3,11 @@
 import ast
 import csv
 import math
+import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +17,7 @@ from test_grpo import FORMULAS, standardised, verifree_at
 ROOT = Path(__file__).parent.parent
 GRADE = ROOT / "course" / "instructor" / "grade.py"
 sys.path.insert(0, str(GRADE.parent))
+import checks  # noqa: E402
 import grade  # noqa: E402
 from course.blank import assignment, blanked, bound, locate, read  # noqa: E402
 
@@ -45,13 +48,17 @@ def test_a_slip_is_in_the_checks_of_its_own_part_only(student, monkeypatch):
     edit(student / "advantages.py", "correction=0, ", "")
     edit(student / "test_grpo.py", "sigma = math.sqrt(mean(", "sigma = math.sqrt(sum(")
     seen = []
-    monkeypatch.setattr(grade, "check", lambda sources, command, limit: seen.append(sources))
+
+    def check(command, limit, theirs, names):
+        seen.append(checks.combined(theirs, names))
+        return [], {}
+
+    monkeypatch.setattr(grade, "check", check)
     slips = []
     for part in assignment():
-        for file, names in part.files.items():
-            grade.graded(student, part, file, limit=1)
-            [(changed, source)] = seen.pop().items()
-            assert changed == file
+        for file in part.files:
+            grade.graded(part, student / file, limit=1, expected=[])
+            source = seen.pop()
             right = ast.unparse(ast.parse(read(ROOT / file)))
             pairs = zip(ast.parse(right).body, ast.parse(source).body, strict=True)
             changed = [now.name for was, now in pairs if ast.dump(was) != ast.dump(now)]
@@ -66,7 +73,7 @@ def test_helpers_and_imports_of_a_student_are_taken(student):
     more += "def spread(r: Tensor, eps=EPS):\n    return r.std(1) + eps\n\n\n"
     edit(mine, "def centre(", more + "def centre(")
     edit(mine, "(rewards.std(1, correction=0, keepdim=True) + 1e-6)", "spread(rewards)")
-    source = grade.combined("advantages.py", read(mine), ["standardise"])
+    source = checks.combined(mine, ["standardise"])
     tree = ast.parse(source)
     names = [name for statement in tree.body for name in bound(statement)]
     assert (
@@ -76,9 +83,9 @@ def test_helpers_and_imports_of_a_student_are_taken(student):
     mine = student / "test_grpo.py"
     edit(mine, '"rloo": lambda x, i, t: ', '"rloo": lambda x, i, t: others(x) + ')
     edit(mine, "FORMULAS = {", "def others(x):\n    return 0\n\n\nFORMULAS = {")
-    source = grade.combined("test_grpo.py", read(mine), ["FORMULAS.rloo"])
+    source = checks.combined(mine, ["FORMULAS.rloo"])
     assert "others(x)" in code(source, "FORMULAS.rloo") and "def others(x)" in source
-    assert "def others" not in grade.combined("test_grpo.py", read(mine), ["FORMULAS.ngrpo"])
+    assert "def others" not in checks.combined(mine, ["FORMULAS.ngrpo"])
 
 
 def test_a_formula_may_stand_below_its_table(student):
@@ -87,32 +94,135 @@ def test_a_formula_may_stand_below_its_table(student):
     source = blanked(read(mine), "FORMULAS.rloo")
     later = "\n\ndef mine(x, i, t):\n    return 7\n\n\nFORMULAS['rloo'] = mine\n"
     mine.write_text(source + later, encoding="utf-8")
-    source = grade.combined("test_grpo.py", read(mine), ["FORMULAS.rloo"])
+    source = checks.combined(mine, ["FORMULAS.rloo"])
     assert code(source, "FORMULAS.rloo") == "mine" and "return 7" in code(source, "mine")
+
+
+DEEP = "\nx = " + "-" * 100_000 + "1\n"
 
 
 @pytest.mark.parametrize(
     "old, new, said",
     [
         ("        return float(", "        return float((", "(tasks.py, line "),
-        ("\nPAD = ", "\n# für\nPAD = ", "codec can't decode"),
+        ("\nPAD = ", "\n\0PAD = ", "null bytes"),
         ("def reward(", "def rewards(", "There is no Task.reward."),
+        ("\nPAD = ", f"{DEEP}PAD = ", "not checked: "),
         (None, None, "Task.reward is blank."),
         ("", "", "No such file"),
+        ("", "a folder", "Is a directory"),
+        ("", "a link", "No such file"),
     ],
 )
 def test_what_cannot_be_graded_is_one_line(student, old, new, said):
-    """A traceback, or 0 points without a word, for a file that does not parse or is not there."""
+    """A traceback, or 0 points without a word, for a file that does not parse or is not there.
+
+    Or a file that has Python recurse too deeply stops the class.
+    """
     path = student / "tasks.py"
     if old:
         edit(path, old, new)
-        path.write_text(read(path), encoding="latin-1")
     elif old is None:
         path.write_text(blanked(read(path), "Task.reward"), encoding="utf-8")
     else:
         path.unlink()
-    [(where, why)] = grade.graded(student, assignment()[0], "tasks.py", limit=1).items()
+    if new == "a folder":
+        path.mkdir()
+    elif new == "a link":
+        path.symlink_to(student / "nothing")
+    [(where, why)] = grade.graded(assignment()[0], path, 60, ["a test"]).items()
     assert said in f"{where}: {why}" and "\n" not in why
+
+
+def answering(path: Path, code: str) -> None:
+    """Has Task.reward begin with this code."""
+    begins = "        return float(response.split(MARKER)"
+    edit(path, begins, f"{textwrap.indent(code, ' ' * 8)}\n{begins}")
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    """The first part, and the tests that it has to pass."""
+    part = assignment()[0]
+    return part, grade.passing(part, limit=60)
+
+
+@pytest.mark.parametrize(
+    "code, said",
+    [
+        ("import pytest; pytest.skip('not done yet')", "not passed: 1 of 1 tests"),
+        ("import pytest; pytest.xfail('later')", "not passed: 1 of 1 tests"),
+        ("import unittest; raise unittest.SkipTest", "not passed: 1 of 1 tests"),
+        ("import pytest; pytest.exit('done', returncode=0)", "not passed: 1 of 1 tests"),
+        ("raise KeyboardInterrupt", "not passed: 1 of 1 tests"),
+        ("import sys; sys.exit(0)", "three_things: "),
+        ("import os; os._exit(0)", "No result: It ended early"),
+    ],
+)
+def test_only_a_test_that_ran_and_passed_counts(student, verifier, code, said):
+    """pytest.skip in a function gives its points, or an exit that says that all is well does."""
+    part, expected = verifier
+    answering(student / "tasks.py", code)
+    [(where, why)] = grade.graded(part, student / "tasks.py", 60, expected).items()
+    assert said in f"{where}: {why}"
+
+
+def test_all_tests_of_a_part_are_expected(student, monkeypatch):
+    """A test that is not collected, or fails for no reason that is known, and costs nothing."""
+    part = assignment()[0]
+    for passed, failed, found in (
+        (["a", "b"], {}, {}),
+        (["a", "b", "c"], {"c": "a test of the student's own"}, {}),
+        (["a"], {}, {"not passed": "1 of 2 tests were skipped or not reached."}),
+        (["a"], {"b": "why"}, {"b": "why"}),
+        ([], {}, {"not passed": "2 of 2 tests were skipped or not reached."}),
+    ):
+        monkeypatch.setattr(grade, "check", lambda *_, **__: (passed, failed))
+        assert grade.graded(part, student / "tasks.py", 1, ["a", "b"]) == found
+    for passed, failed in (([], {}), (["a"], {"b": "why"})):
+        monkeypatch.setattr(grade, "check", lambda *_, **__: (passed, failed))
+        with pytest.raises(SystemExit, match="own code fails in 1"):
+            grade.passing(part, 1)
+
+
+CONFINED = """
+import os, resource
+for name, most in {"RLIMIT_CPU": 60, "RLIMIT_DATA": 4 << 30, "RLIMIT_FSIZE": 100 << 20}.items():
+    assert 0 < resource.getrlimit(getattr(resource, name))[1] <= most, name
+assert all(os.path.samestat(os.fstat(x), os.stat(os.devnull)) for x in (1, 2)), "prints"
+assert os.getpgid(0) == os.getpid(), "group"
+assert "PYTEST_ADDOPTS" not in os.environ and "PYTEST_PLUGINS" not in os.environ
+"""
+
+
+def test_a_check_is_confined(student, verifier, tmp_path):
+    """Gigabytes of output are kept; a runaway takes all memory or the disk; a process stays."""
+    part, expected = verifier
+    answering(student / "tasks.py", CONFINED)
+    assert grade.graded(part, student / "tasks.py", 60, expected) == {}
+    shutil.copy(ROOT / "tasks.py", student)
+    alive = tmp_path / "alive"
+    os.mkfifo(alive)
+    reader = os.open(alive, os.O_RDONLY | os.O_NONBLOCK)
+    started = (
+        f"import subprocess\nsubprocess.Popen(['sleep', '7777'], stdout=open({str(alive)!r}, 'w'))"
+    )
+    answering(student / "tasks.py", started)
+    assert grade.graded(part, student / "tasks.py", 60, expected) == {}
+    assert os.read(reader, 1) == b""  # nobody writes: an error says that somebody still could
+    os.close(reader)
+
+
+def test_a_check_has_files_of_the_project_only(tmp_path, verifier, monkeypatch):
+    """A dangling link among submissions in the project's folder gives everybody 0 points."""
+    for name in ("pyproject.toml", *(path.name for path in ROOT.glob("*.py"))):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "tests", tmp_path / "tests")
+    (tmp_path / "submissions").mkdir()
+    (tmp_path / "submissions" / "grpo.py").symlink_to(tmp_path / "nothing")
+    monkeypatch.setattr(checks, "ROOT", tmp_path)
+    part, expected = verifier
+    assert checks.check(part.command, 60) == [expected, {}]
 
 
 def test_a_class_with_strays(student, tmp_path, monkeypatch, capsys):
@@ -123,12 +233,26 @@ def test_a_class_with_strays(student, tmp_path, monkeypatch, capsys):
     for file in student.glob("*.py"):
         file.rename(deep / file.name)
     (deep / "answers.md").write_text("Number: 472\n\n## 1\nmine\n\n## 10\nlast\n")
+    (deep.parent / "venv").mkdir()
+    (deep.parent / "venv" / "activate_this.py").touch()
+    (tmp_path / "class" / "nobody").symlink_to(tmp_path / "nothing")
     roster = tmp_path / "class" / "roster.csv"
     roster.touch()
     (tmp_path / "class" / "two" / "sets").mkdir(parents=True)
     shutil.copy(deep / "tasks.py", tmp_path / "class" / "two" / "sets")
     shutil.copytree(tmp_path / "class" / "two" / "sets", tmp_path / "class" / "two" / "others")
-    monkeypatch.setattr(grade, "check", lambda sources, command, limit: {})
+    shutil.copytree(deep, tmp_path / "class" / "boris")
+
+    def check(command, limit, theirs=None, names=()):
+        try:
+            assert theirs is None or checks.combined(theirs, names)
+        except SyntaxError as error:
+            return [], {"not checked": str(error)}
+        if theirs and "boris" in theirs.parts:
+            raise OSError("this student's fault")
+        return ["a test"], {}
+
+    monkeypatch.setattr(grade, "check", check)
     folders = [*map(str, (tmp_path / "class").iterdir())]
     table = tmp_path / "marks.csv"
     monkeypatch.setattr(sys, "argv", ["grade.py", *folders, "--table", str(table)])
@@ -136,7 +260,8 @@ def test_a_class_with_strays(student, tmp_path, monkeypatch, capsys):
     head, anna = csv.reader(table.read_text().splitlines())
     assert anna[:4] == ["anna", "53.0", "4.0", "3.0"] and len(anna) == len(head) == 12
     out, err = capsys.readouterr()
-    assert {line.split()[0] for line in err.splitlines()} == {"roster.csv", "two"}
+    skipped = {line.split()[0] for line in err.splitlines()}
+    assert skipped == {"roster.csv", "two", "nobody", "boris"}
     first, *lines = out.splitlines()
     assert first == "anna: 53 of 70 points for code"
     parts = [part for part in assignment() if part.points]
@@ -144,6 +269,7 @@ def test_a_class_with_strays(student, tmp_path, monkeypatch, capsys):
         part.title for part in parts
     ]
     assert "(advantages.py, line " in " ".join(out.split()) and len(lines) < 30
+    folders.remove(str(tmp_path / "class" / "boris"))
     for word, drawn in (("10", 1), ("a", 2), ("b", 2)):
         monkeypatch.setattr(sys, "argv", ["grade.py", *folders, "--draw", word])
         grade.main()
@@ -151,6 +277,21 @@ def test_a_class_with_strays(student, tmp_path, monkeypatch, capsys):
         asked = [part for part in parts if part.question in out]
         assert len(asked) == drawn == out.count("A full answer: ") == out.count("Number: 472")
         assert word != "10" or "The answer: last\n" in out
+
+
+def test_the_old_table_or_the_new_one(student, tmp_path, monkeypatch):
+    """A full disk leaves half of a table where a whole one was."""
+    monkeypatch.setattr(grade, "check", lambda *_, **__: (["a test"], {}))
+    table = tmp_path / "marks.csv"
+    table.write_text("last week's")
+    monkeypatch.setattr(sys, "argv", ["grade.py", str(student), "--table", str(table)])
+    with monkeypatch.context() as patch:
+        patch.setattr(grade.csv, "writer", lambda file: file.write("half") and 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            grade.main()
+    assert table.read_text() == "last week's"
+    grade.main()
+    assert table.read_text().startswith("name,code,")
 
 
 def test_every_part_has_a_question_and_a_rubric(student, capsys):
@@ -187,23 +328,60 @@ def test_the_instructor_has_the_numbers():
         assert f"| {k} | {row} |" in page
 
 
-def test_a_mistake_is_named_and_a_loop_ends(student, capsys):
+def test_a_mistake_is_named_and_a_loop_ends(student, verifier):
     """A dump of tensors in place of what is wrong; a student who stops all others."""
-    part = assignment()[0]
-    edit(student / "tasks.py", "response.split(MARKER)[1:] == [problem.answer]", "len(response)")
-    failures = grade.graded(student, part, "tasks.py", limit=600)
+    part, expected = verifier
+    mine = student / "tasks.py"
+    edit(mine, "response.split(MARKER)[1:] == [problem.answer]", "len(response)")
+    failures = grade.graded(part, mine, 600, expected)
     assert [*failures] == ["test_the_three_checks_ask_three_things"]
     assert "several guesses" in failures["test_the_three_checks_ask_three_things"]
-    edit(student / "tasks.py", "return float(len(response))", "while True: pass")
-    failures = grade.graded(student, part, "tasks.py", limit=1)
+    edit(mine, "return float(len(response))", "while True: print('x' * 10**6)")
+    failures = grade.graded(part, mine, 1, expected)
     assert [*failures] == ["No result"] and "endless loop" in failures["No result"]
 
 
 def test_the_command_line(tmp_path):
-    """A traceback where a part does not exist; --help that starts to grade."""
-    for arguments, status, said in (("--help", 0, "FOLDER"), ("--without=11", 2, "invalid choice")):
-        command = [sys.executable, GRADE, arguments]
+    """A traceback where a part does not exist; --help that starts to grade.
+
+    Or a table that cannot be written is found after an hour, or python -O passes everything.
+    """
+    for arguments, status, said in (
+        (["--help"], 0, "FOLDER"),
+        (["--without=11"], 2, "invalid choice"),
+        (["anna", "--table", tmp_path / "no" / "marks.csv"], 2, "No such file"),
+        (["anna", "--table", tmp_path], 2, "Is a directory"),
+    ):
+        command = [sys.executable, GRADE, *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == status
         assert said in (done.stdout or done.stderr)
         assert len(done.stderr.splitlines()) == (status == 2)
+    done = subprocess.run([sys.executable, "-O", GRADE, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 2 and "PYTHONOPTIMIZE" in done.stderr
+
+
+def test_what_the_machine_and_the_students_bring_along(student, tmp_path):
+    """Options and plugins of this shell, or of a student, decide about points; a name that the
+    console cannot print stops the class."""
+    folders = [tmp_path / "class" / name for name in ("Łukasz", "\udcff", "wrong", "loop")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        shutil.copy(ROOT / "tasks.py", folder)
+    edit(folders[2] / "tasks.py", "== [problem.answer]", "!= [problem.answer]")
+    for name in ("pytest.ini", "tox.ini"):
+        (folders[2] / name).write_text("[pytest]\naddopts = --collect-only\n")
+    hook = "def pytest_runtest_call(item):\n    item.obj = print\n"
+    (folders[2] / "conftest.py").write_text(hook)
+    (folders[3] / "link").symlink_to(folders[3] / "link")
+    environment = os.environ | {"PYTHONIOENCODING": "cp1252"}
+    environment |= {"PYTEST_ADDOPTS": "--collect-only -n 2", "PYTEST_PLUGINS": "nothing"}
+    command = [sys.executable, GRADE, *folders, "--table", "marks.csv"]
+    command += [f"--without={n}" for n in range(2, 11)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    _, *rows = csv.reader((tmp_path / "marks.csv").read_text(encoding="utf-8").splitlines())
+    marks = [("Łukasz", "4.0"), ("\\udcff", "4.0"), ("wrong", "0.0"), ("loop", "4.0")]
+    assert [(name, code) for name, code, _ in rows] == marks
+    out = done.stdout.decode("cp1252")
+    assert "\\u0141ukasz: 4 of 4" in out and "three_things" in out

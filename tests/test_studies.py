@@ -1,7 +1,13 @@
 """The studies' arithmetic, on rows, groups and responses whose answers are known."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from copy import deepcopy
 from itertools import combinations, product
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +20,7 @@ pytest.importorskip("scipy", reason="the studies need scipy: see studies/require
 import train  # noqa: E402
 from advantages import answer_likelihood, grpo, likelihood, standardise, token_bias  # noqa: E402
 from grpo import policy_loss, response_logprobs, update  # noqa: E402
-from studies import ablations, displacement, faithful, gradients, group, pass_at_k  # noqa: E402
+from studies import ablations, common, displacement, faithful, gradients, group, pass_at_k  # noqa: E402
 from studies.gradients_report import parts, ratios_and_effects, relative  # noqa: E402
 from studies.runs import LOSSES, TRAINED  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
@@ -304,3 +310,79 @@ def test_controls_can_be_trained():
         args.steps = 1
         ((*_, row),) = train.train(args, train.new_model(args), TRAINED)
         assert np.isfinite(row["loss"])
+
+
+STUDY = """
+import sys, time
+from pathlib import Path
+from studies.common import side_by_side
+
+def job(n, folder):
+    Path(folder, f"begun-{n}").touch()
+    time.sleep(0 if n == 0 else 300)
+
+if __name__ == "__main__":
+    for done in side_by_side(job, [(n, sys.argv[1]) for n in range(9)], 2):
+        print("one", flush=True)
+        if len(sys.argv) > 2:
+            raise RuntimeError
+"""
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL, None])
+def test_a_study_that_is_stopped_is_stopped(tmp_path, stop):
+    """Workers go on for hours after Ctrl-C, or for ever after their parent was killed."""
+    (tmp_path / "study.py").write_text(STUDY)
+    environment = os.environ | {"PYTHONPATH": str(Path(common.__file__).parents[1])}
+    command = [sys.executable, "study.py", str(tmp_path)] + ["error"] * (stop is None)
+    study = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert study.stdout.readline() == b"one\n"
+    while stop and study.poll() is None and len([*tmp_path.glob("begun-*")]) < 3:
+        time.sleep(0.05)
+    if stop:
+        study.send_signal(stop)
+    # The pipes are closed when the last process that holds them has ended.
+    study.communicate(timeout=120)
+    assert study.returncode and len([*tmp_path.glob("begun-*")]) <= 3
+
+
+def test_a_worker_leaves_ctrl_c_to_its_parent(monkeypatch):
+    """Each worker prints a traceback, and takes the next job."""
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(common, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
+    try:
+        common.begin(None)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("task,seed\nadd,1\nadd\n", "line 3: not as many fields"),
+        ("task,seed\nadd,1,2\n", "line 2: not as many fields"),
+        ("task;seed\nadd;1\n", "no column seed. Its columns are task;seed."),
+        ("task\nadd\n", "no column seed. Its columns are task."),
+    ],
+)
+def test_a_table_that_was_changed_by_hand(tmp_path, text, said):
+    """A traceback from deep inside a study, which does not say what is wrong with the file."""
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    with pytest.raises(SystemExit, match=said):
+        common.by_seed(common.read_rows(path), "seed", task="add")
+        [row["seed"] for row in common.read_rows(path)]
+
+
+def test_a_table_that_a_spreadsheet_wrote(tmp_path):
+    """A byte order mark belongs to the name of the first column."""
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"\xef\xbb\xbftask,seed,x\r\nadd,1,0.5\r\n")
+    rows = common.read_rows(path)
+    assert rows == [{"task": "add", "seed": 1, "x": 0.5}]
+    assert common.by_seed(rows, "x", task="add") == {1: 0.5}
+    with pytest.raises(SystemExit, match="no column y"):
+        common.by_seed(rows, "y")

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "course" / "instructor"))
-import grade  # noqa: E402
+import checks  # noqa: E402
 from course.blank import assignment, blanked, read  # noqa: E402
 
 PARTS = {part.title: part for part in assignment()}
@@ -39,7 +39,8 @@ def test_a_part_needs_no_later_part(title):
     for name, (part, file) in WHERE.items():
         if part in later and PARTS[part].points:
             sources[file] = blanked(sources[file], name)
-    assert grade.check(sources, PARTS[title].command, LIMIT) == {}
+    passed, failed = checks.check(PARTS[title].command, LIMIT, sources)
+    assert passed and failed == {}
 
 
 @pytest.mark.parametrize("title, file", FILES)
@@ -48,18 +49,20 @@ def test_blank_functions_fail(title, file):
     source = read(ROOT / file)
     for name in PARTS[title].files[file]:
         source = blanked(source, name)
-    assert grade.check({file: source}, PARTS[title].command, LIMIT)
+    _, failed = checks.check(PARTS[title].command, LIMIT, {file: source})
+    assert failed
 
 
 @pytest.mark.parametrize("name, title, test, right, wrong", WRONG, ids=[x[1] for x in WRONG])
-def test_each_mistake_is_found_by_the_test_named_there(name, title, test, right, wrong):
+def test_each_mistake_is_found_by_the_test_named_there(tmp_path, name, title, test, right, wrong):
     """A mistake that is no longer found, or that quotes a line which the core no longer has."""
     part, file = WHERE[name]
     source = read(ROOT / file)
     assert source.count(right) == 1, f"quoted, but not once in {file}: {right}"
-    source = grade.combined(file, source.replace(right, wrong), PARTS[part].files[file])
+    mine = tmp_path / file
+    mine.write_text(source.replace(right, wrong), encoding="utf-8")
     command = re.sub('-k "(.+)"', rf'-k "(\1) and {test}"', PARTS[part].command)
-    found = grade.check({file: source}, command, LIMIT)
+    _, found = checks.check(command, LIMIT, theirs=mine, names=PARTS[part].files[file])
     assert test in found, f"{title}: {found}"
 
 
