@@ -12,37 +12,24 @@ def number(first: str) -> int | None:
     return int(digits) if digits and len(digits) <= 3 else None
 
 
-def advantages(rewards: list[float], G: int) -> str:
-    """Those of the first and of the last response, if sigma divides by G or by G - 1."""
-    factor = math.sqrt((len(rewards) - 1) / len(rewards)) if G < len(rewards) else 1.0
-    A = [factor * standardised(rewards, i) for i in (0, len(rewards) - 1)]
-    return f"correct {A[0]:+.3f}, incorrect {A[1]:+.3f}"
-
-
 def expected(S: int) -> list[str]:
     """Lines with the student's group, k and R, and the numbers of questions 2, 3, 4, 6, 7 and 9."""
     group = f"{S % 254 + 1:08b}"
     k = group.count("1")
     R = 1.3 + S % 50 / 100
     r = [1.0] * k + [0.0] * (8 - k)  # in another order: the first is correct, the last is not
-    doubled = sorted(r + r, reverse=True)
     lines = [f"number {S}, group {group}, k = {k}, R = {R:.2f}, 1/R = {1 / R:.3f}"]
-    lines.append(
-        f"2  sigma {math.sqrt(k * (8 - k)) / 8:.3f}; with G: {advantages(r, 8)} (8 and 16)"
-    )
-    lines.append(f"   with G - 1: 8: {advantages(r, 7)}; 16: {advantages(doubled, 15)}")
+    lines.append(f"2  sigma {math.sqrt(k * (8 - k)) / 8:.3f} with G")
+    for name, factor in (("G", 1), ("G - 1, eight", 7 / 8), ("G - 1, sixteen", 15 / 16)):
+        correct, incorrect = (math.sqrt(factor) * standardised(r, i) for i in (0, 7))
+        lines.append(f"2  with {name}: correct {correct:+.3f}, incorrect {incorrect:+.3f}")
     for name in ("reinforce", "dr_grpo", "rloo"):
         before, after = (FORMULAS[name](SimpleNamespace(r=x), 0, 0) for x in (r, r + [0.0]))
         lines.append(f"3  {name}, correct: {before:.3f} before, {after:.3f} after")
-    for A in (1, -1):
-        for ratio in (R, 1 / R):
-            clipped = min(max(ratio, 0.8), 1.2) * A
-            least = min(ratio * A, clipped)
-            has = "no" if clipped == least else "a"
-            lines.append(f"4  A {A:+}, ratio {ratio:.3f}: min {least:+.3f} has {has} gradient")
+    lines.append(f"4  A = 1: ratio {R:.2f} no gradient, min 1.2; ratio {1 / R:.3f} a gradient")
+    lines.append(f"4  A = -1: ratio {R:.2f} a gradient; ratio {1 / R:.3f} no gradient, min -0.8")
     a, b = 2 + S % 7, 7 + S % 7
-    wrong = f"wrong 1/{2 * a} and 1/{2 * b}, so {b}/{a} = {b / a:.2f}"
-    lines.append(f"6  a = {a}, b = {b}: right 1/{2 * a + 2 * b}, {wrong}")
+    lines.append(f"6  a = {a}, b = {b}: right 1/{2 * a + 2 * b}, wrong 1/{2 * a} and 1/{2 * b}")
     sums = [sum(standardised(r + [x], i) for i in range(8)) for x in (1.0, 0.0)]
     lines.append(f"7  sum with an imagined 1: {sums[0]:+.3f}, with an imagined 0: {sums[1]:+.3f}")
     L = [[0.0, math.log(0.9 if x else 0.1)] for x in r]
