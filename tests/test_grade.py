@@ -2,17 +2,14 @@
 
 import ast
 import csv
-import math
 import os
 import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from test_grpo import FORMULAS, standardised, verifree_at
 
 ROOT = Path(__file__).parent.parent
 GRADE = ROOT / "course" / "instructor" / "grade.py"
@@ -57,7 +54,7 @@ def test_a_slip_is_in_the_checks_of_its_own_part_only(student, monkeypatch):
     slips = []
     for part in assignment():
         for file in part.files:
-            grade.graded(part, student / file, limit=1, expected=[])
+            grade.graded(part, student / file, limit=1, tests=[])
             source = seen.pop()
             right = ast.unparse(ast.parse(read(ROOT / file)))
             pairs = zip(ast.parse(right).body, ast.parse(source).body, strict=True)
