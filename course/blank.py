@@ -83,8 +83,6 @@ def blanked(source: str, name: str, docstring: str = "") -> str:
             return source
         raise
     node = held[place]
-    if is_blank(node):
-        return source
     lines = re.findall(r".*\n|.+", source)  # splitlines() also ends a line at a form feed
     if isinstance(node, ast.expr):
         del lines[node.lineno - 1 : node.end_lineno]

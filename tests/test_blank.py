@@ -172,6 +172,23 @@ def test_all_is_the_whole_assignment_without_its_extra_part(copy):
                     assert body.endswith("raise NotImplementedError") == (part.points > 0)
 
 
+def test_the_columns_of_a_run(tmp_path):
+    """A traceback for a folder or a column that is not there; a byte order mark in a name."""
+    (tmp_path / "metrics.csv").write_bytes(b"\xef\xbb\xbfstep,reward\r\n1,0.5\r\n2,\r\n3")
+    for names, said in (("step reward", "0.5000"), ("loss", "'loss'"), ("", "")):
+        command = [sys.executable, "-m", "course.show", tmp_path, *names.split()]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert said in done.stdout + done.stderr and len(done.stderr.splitlines()) <= 1
+    command = [sys.executable, "-m", "course.show", tmp_path / "no", "step"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+
+
+def test_the_course_installs_jupyter():
+    """Lecture 1 says to open the notebook in Jupyter, and no file of requirements has it."""
+    assert "\njupyterlab==" in read(ROOT / "course" / "requirements.txt")
+
+
 SCRIPT = ROOT / "course" / "instructor" / "hand_out"
 
 
