@@ -16,6 +16,7 @@ grade:
 
 tables:
 	python -m studies.group
+	python -m studies.timing --only-tables
 	python -m studies.compare --only-tables
 	python -m studies.gradients --only-tables
 	python -m studies.displacement --only-tables

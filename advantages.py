@@ -1,4 +1,4 @@
-"""The variants of GRPO: each is a short function from a Rollout to one with advantages A (P, G, T).
+"""The variants of GRPO: short functions from a Rollout to one with advantages A (P, G, T).
 
 Read grpo.py first: it derives the loss. The advantage A_{i,t} of token t of response i says in
 which direction the update pushes this token, and how hard. If A_{i,t} is the reward r_i, then the
@@ -205,7 +205,7 @@ def compensation(rollout: Rollout) -> Rollout:
     pi_t is the probability with which y_{i,t} was sampled, and pi_max is the largest pi_t of the
     response, so the factor is between 1 and 2. The idea is to learn more from a correct response
     that the policy seldom writes. With language models, training diverged early and was worse: the
-    factor acts like an importance weight that no clip limits.
+    factor acts like an aggressive importance weight.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     logp = rollout.logprobs.masked_fill(~rollout.mask, -torch.inf)
@@ -219,7 +219,7 @@ def culling(rollout: Rollout) -> Rollout:
         A_{i,t} = A_i as in grpo;   `solved` lists the problems that will not be drawn again
 
     The idea is to spend no more samples on problems that the model can solve. A problem is solved
-    if all its responses are correct, in both groups if it was drawn twice. A training step still
+    if all its responses in the rollout are correct. (It may be drawn twice.) A training step still
     draws P problems. With language models, nothing changed, because a hard prompt stays all-fail
     even if it is sampled a little more often. ScaleRL (arXiv 2510.13786) does nearly the same with
     a model of 8B, and there it helps: prompts with a pass rate of 0.9 or more leave.
@@ -357,8 +357,8 @@ def cispo(rollout: Rollout) -> Rollout:
 
     Under grpo a token has no gradient any more once its ratio has gone far enough. CISPO keeps the
     gradient of every token and only cuts the ratio that it is multiplied by, here at 5, as TRL and
-    ScaleRL do. There is no lower limit, so a push down never ends. In the paper CISPO needs half as
-    many steps as DAPO for the same accuracy (Qwen2.5-32B, AIME 2024).
+    ScaleRL do. There is no lower limit. So a push down fades with the ratio, but never ends. In the
+    paper CISPO needs half as many steps as DAPO for the same accuracy (Qwen2.5-32B, AIME 2024).
     """
     return grpo(rollout)
 
@@ -453,9 +453,11 @@ def written(rollout: Rollout, texts: list[str], temperature: float) -> Rollout:
     G = rollout.mask.size(1)
     tokens, mask = (x.unflatten(0, (-1, G)) for x in encode(texts, rollout.mask.device))
     new = replace(rollout, tokens=tokens, mask=mask, probs=None, hidden=None)
-    with torch.no_grad():
-        at_temperature = replace(new, temperature=temperature)
-        return replace(new, logprobs=response_logprobs(rollout.model, at_temperature))
+    read = replace(new, temperature=temperature)
+    with torch.no_grad():  # 16 groups at a time stay in the processor's cache
+        groups = torch.arange(len(mask)).split(16)
+        logprobs = torch.cat([response_logprobs(rollout.model, read, part) for part in groups])
+    return replace(new, logprobs=logprobs)
 
 
 def as_sampled(rollout: Rollout) -> list[str]:
@@ -489,8 +491,8 @@ def answered(rollout: Rollout) -> Rollout:
     is True on the true answer and its end. Rewards and texts stay those of the sampled responses.
 
         sampled   1 2 , 1 3 , 0 6 #   6 4 2 $        1 2 , 1 3 $
-        tokens    1 2 , 1 3 , 0 6 #   6 3 2 $        1 2 , 1 3 $ _ _ _ _ _ _ _
-        given     0 0 0 0 0 0 0 0 0 1 1 1 1 1        0 0 0 0 0 0 0 0 0 0 0 0 0
+        tokens    1 2 , 1 3 , 0 6 #   6 3 2 $        1 2 , 1 3 $ _ _ _ _ _ _ _ _
+        given     0 0 0 0 0 0 0 0 0 1 1 1 1 1        0 0 0 0 0 0 0 0 0 0 0 0 0 0
     """
     G = rollout.mask.size(1)
     texts = []

@@ -57,17 +57,18 @@ gradient of a token is 0 once its ratio has gone far enough in the direction of 
 gradient, so it can return.
 
 We depart from the original, arXiv 2402.03300, in six ways:
-- The loss is a mean over all response tokens of a rollout, as in the code of DAPO (2503.14476). The
-  original averages over each response first (`aggregate="response"`).
+- The loss is a mean over all response tokens of a rollout, as in the code of DAPO (arXiv
+  2503.14476). The original averages over each response first (`aggregate="response"`).
 - There is no KL term unless `kl` > 0. It keeps the policy near the base model, which helps if the
   reward is a learned model. Our reward is exact.
 - The clip range may differ below and above, because the variant `ngrpo` needs this.
 - A rollout gives four optimiser steps, not one: with one, the ratio is always 1.
 - Without a KL term, groups whose advantages are all 0 are not read: they have no gradient. If no
-  group is left, we make no optimiser step, for Adam's momentum would move the weights even then.
+  group is left, we make no optimiser step: Adam's momentum would move the weights even then.
 - A gradient longer than `max_grad_norm`, 0.01, is scaled down to it. Nearly all are longer, so
-  variants differ only by direction. The usual limit, 1, cuts many gradients of `grpo` and none of
-  `dr_grpo`: the limit would be compared as well (studies/more-results.md).
+  variants differ only by direction, and a factor that all advantages share is lost: `dr_grpo` and
+  `rloo` are one algorithm here. The usual limit, 1, cuts many gradients of `grpo` and none of
+  `dr_grpo`, so the limit would be compared as well (studies/more-results.md).
 """
 
 from dataclasses import dataclass, field
@@ -199,8 +200,8 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2,
         "gspo"   One ratio per response: exp of the mean of ln pi_theta - ln pi_old over its tokens.
                  A token's own gradient follows its own A (arXiv 2507.18071, section 4.3).
         "cispo"  loss = - sum_{i,t} weights_{i,t} clipped_{i,t} A_{i,t} ln pi_theta(y_{i,t}), where
-                 clipped has no gradient and no lower limit (arXiv 2506.13585, Eq. 4 and 5). The
-                 clip cuts the weight of a token, but the token keeps its gradient.
+                 clipped has no gradient and no lower limit (arXiv 2506.13585, Eq. 4). The clip
+                 cuts the weight of a token, but the token keeps its gradient.
     """
     # We mask before exp, because a NaN in the padding would otherwise reach the gradient.
     padding = weights == 0

@@ -98,12 +98,11 @@ def check_task(name: str) -> None:
 
 def base_model(args: Namespace, say=lambda line: None) -> GPT:
     """The base model of these settings. It is made on one thread: their number changes rounding."""
-    share, ratio = WARM_UP[args.task]
-    say(f"\nThe warm-up imitates solutions until {share:.0%} of answers are right.")
+    say(f"\nThe warm-up imitates solutions until {WARM_UP[args.task][0]:.0%} of samples are right.")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model = new_model(args).to(args.device)
-    steps, correct = warm_up(model, TASKS[args.task], args.base_seed, share, ratio)
+    steps, correct = warm_up(model, TASKS[args.task], args.base_seed, *WARM_UP[args.task])
     say(f"It reached {correct:.0%} in {steps} supervised steps. Next, answers are rewarded.")
     torch.set_num_threads(threads)
     return model
@@ -231,10 +230,9 @@ def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) ->
     weights = BytesIO()
     torch.save(model.state_dict(), weights)
     write_whole(folder / "model.pt", weights.getvalue())
-    final = accuracy(model, task, samples=4)
     summary = vars(args) | {"torch": torch.__version__}
     summary |= {f"base_{name}": x for name, x in base.items()}
-    summary |= {f"final_{name}": x for name, x in final.items()}
+    summary |= {f"final_{name}": x for name, x in accuracy(model, task, samples=4).items()}
     summary["seconds"] = time.perf_counter() - started
     summary["seconds_per_step"] = float(np.median([row["seconds"] for row in rows[1:]] or [0]))
     write_whole(folder / "summary.json", json.dumps(summary, indent=2).encode())
@@ -324,6 +322,10 @@ def number(kind: type, low: float, high: float = 10**9, multiple: int | None = N
     return convert
 
 
+# The CPU is the default even if there is a GPU, because all numbers of studies/ come from it.
+DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+
+
 class Layout(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
     """The layout of --help: it shows defaults, and the list of variants keeps its lines."""
 
@@ -333,10 +335,9 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
 
     variants and losses: the tables of advantages.py, or larger ones.
     """
-    names = [f"  {name:13}{str(getdoc(x)).splitlines()[0]}" for name, x in variants.items()]
-    ideas = "\n".join(["variants, each with the first line of its docstring:", *names])
+    ideas = ["names:"] + [f"  {v:13}{str(getdoc(x)).splitlines()[0]}" for v, x in variants.items()]
     # We suppress the usage, so that an error is one line.
-    cli = ArgumentParser("train.py", SUPPRESS, None, ideas, [], Layout, add_help=False)
+    cli = ArgumentParser("train.py", SUPPRESS, None, "\n".join(ideas), [], Layout, add_help=False)
     add = cli.add_argument_group("what to train").add_argument
     add("--variant", choices=variants, default="grpo", metavar="NAME", help="one of those below")
     add("--task", choices=TASKS, default="add", help="the arithmetic to learn")
@@ -346,30 +347,27 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
     add("--prompts", type=number(int, 1), default=64, help="prompts in a rollout")
     add("--group-size", type=number(int, 2), default=8, help="responses to each prompt")
     add("--temperature", type=number(float, 1e-3), default=1.0, help="temperature of sampling")
-    add("--lr", type=number(float, 1e-12), default=3e-4, help="learning rate at its highest")
+    add("--lr", type=number(float, 1e-12), default=3e-4, help="learning rate; it rises, then falls")
     add("--max-grad-norm", type=number(float, 1e-12), default=0.01, help="limit of gradient norms")
     add("--minibatches", type=number(int, 1), default=4, help="optimiser steps per rollout")
     add("--clip-high", type=number(float, 0), default=0.2, help="a push up ends at ratio 1 + this")
     add("--clip-low", type=number(float, 0, 1), default=0.2, help="a push down ends at 1 - this")
     add("--loss-type", choices=["grpo", "gspo", "cispo"], default="grpo", help="ratio and clip")
-    lengths = ["token", "response", "constant"]
+    lengths = ["token", "response", "constant"]  # the mean length, its own, or the greatest
     add("--aggregate", choices=lengths, default="token", help="which length the loss divides by")
     add("--kl", type=number(float, 0), default=0.0, help="coefficient of the KL term in the loss")
-    add = cli.add_argument_group("the model").add_argument
+    add = cli.add_argument_group("the model and this computer").add_argument
     add("--base-seed", type=number(int, 0), default=0, help="seed of the base model")
     add("--layers", type=number(int, 1, 24), default=2, help="blocks of the GPT")
     add("--width", type=number(int, 4, 2048, 4), default=64, help="vector length, a multiple of 4")
-    add = cli.add_argument_group("this computer").add_argument
     add("--threads", type=number(int, 1, 1024), default=1, help="CPU threads for training")
-    # The CPU is the default even if there is a GPU, because all numbers of studies/ come from it.
-    devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
-    add("--device", choices=devices, default="cpu", help="where to compute")
+    add("--device", choices=DEVICES, default="cpu", help="where to compute")
     add("--out", default="runs", help="folder for the runs, one folder each")
     # Variant and loss type come first, because their loss settings are the defaults of other flags.
     first, _ = cli.parse_known_args(argv, Namespace(loss_type=None))  # None if it is not given
     own = losses.get(first.variant, {})
-    of_type = losses.get(first.loss_type or own.get("loss_type"), {})
-    cli.set_defaults(**({} if "loss_type" in own else own) | of_type)
+    other = first.loss_type not in (None, own.get("loss_type", "grpo"))
+    cli.set_defaults(**losses.get(first.loss_type, {}) if other else own)
     add("--help", "-h", action="help", help="show this, with the defaults of --variant")
     args = cli.parse_args(argv)
     if args.loss_type == "cispo" and args.clip_low < 1:
@@ -379,7 +377,7 @@ def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = L
 
 
 def folder_name(args: Namespace, default) -> str:
-    """It contains every setting that differs from its default, so no run replaces another."""
+    """It contains every setting that differs from its default, but not threads and device."""
     names = sorted(vars(args).keys() - {"task", "variant", "seed", "threads", "device", "out"})
     changed = [f"{k}{vars(args)[k]}" for k in names if vars(args)[k] != default(k)]
     return "-".join([args.task, args.variant, f"seed{args.seed}", *changed])
@@ -396,8 +394,7 @@ def main(argv: list[str]) -> None:
     except (OSError, FloatingPointError, ValueError) as error:
         sys.exit(f"train.py: error: {error}")
     except KeyboardInterrupt:
-        left = f"what was written before is in {Path(args.out, args.name)}"
-        print(f"train.py: stopped by Ctrl-C; {left}", file=sys.stderr)
+        print(f"train.py: stopped by Ctrl-C; see {Path(args.out, args.name)}", file=sys.stderr)
         sys.exit(130)
 
 

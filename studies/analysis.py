@@ -1,21 +1,17 @@
 """What the rows of studies.compare say: differences from grpo, speed of learning, significance.
 
-It also makes the page results/compare.md. Everything here is from base models on which no learning
-rate was chosen.
+Everything here is from base models on which no learning rate was chosen.
 """
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import product
-from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
-from studies.common import TABLES, Interval, holm, markdown, paired, read_rows
-from studies.common import resampled, sign_flips, interval
-from studies.protocol import COMPARED, FIRST, HEAD, NAMES, PAIR, RATES, SEARCHED, TASKS, USUAL
-from studies.protocol import accuracy_by_rate, chosen_rate, title
+from studies.common import TABLES, Interval, holm, interval, matching, paired, read_rows, resampled
+from studies.common import sign_flips
+from studies.protocol import COMPARED, FIRST, HEAD, PAIR, TASKS, USUAL, chosen_rate
 
 
 @dataclass
@@ -88,6 +84,27 @@ def speed(steps, ours: np.ndarray, theirs: np.ndarray, share: float) -> Interval
     return resampled(ratio, len(ours))
 
 
+# ---- How long does a run take?
+@cache
+def run_times() -> dict[tuple[str, str], tuple[float, float]]:
+    """(task, variant) -> two means over base models of results/timing.csv.
+
+    The time of a whole run over that of grpo, and the training steps that fit into the latter.
+    """
+    rows = read_rows(TABLES / "timing.csv")
+    heads = dict.fromkeys((row["task"], row["variant"]) for row in rows)
+    some = {head: matching(rows, task=head[0], variant=head[1]) for head in heads}
+    return {head: np.mean([(x["of_grpo"], x["same_time"]) for x in some[head]], 0) for head in some}
+
+
+def at_equal_time(x: Effect) -> Interval:
+    """The accuracy when the variant has used the time of a whole run of grpo, minus grpo's end."""
+    _, step = run_times()[x.task, x.variant]
+    ours, of_grpo = x.curves
+    reached = np.array([np.interp(step, x.steps, curve) for curve in ours])
+    return interval(reached - of_grpo[:, -1])
+
+
 # ---- All effects
 def effects(rows: list[dict]) -> list[Effect]:
     """One for each variant or control, task, rate and flags; of each task the best first."""
@@ -136,81 +153,3 @@ def words_about_noise(rows: list[dict], task: str) -> str:
         f"{deviation:.2f} points.\nA mean over base models can only show differences larger than "
         f"these, in points: {limits}.\n"
     )
-
-
-# ---- The page
-@cache
-def seconds_by_variant() -> dict[tuple[str, str], str]:
-    """(task, variant) -> time of a step over grpo's, as text.
-
-    Runs say less: on another day a machine has other work.
-    """
-    rows = read_rows(TABLES / "timing.csv")
-    return {(row["task"], row["measured"]): str(row["ratio"]) for row in rows}
-
-
-def times(x: Effect, share: float) -> str:
-    """Steps to this share of what grpo gains, over grpo's steps."""
-    return f"{speed(x.steps, *x.curves, share):.2f}".replace("inf", "not reached")
-
-
-def in_points(x: Interval) -> str:
-    return f"{x.times(100):+.1f}"
-
-
-def in_percent(x: Effect, column: str) -> str:
-    return f"{100 * x.pairs(column)[0].mean():.1f}"
-
-
-COLUMNS = {  # heading -> the text of an effect
-    "task": lambda x: x.task,
-    "variant": lambda x: f"`{title(x.variant)}`",
-    "rate": lambda x: str(x.lr),
-    "base models": lambda x: str(x.n),
-    "average accuracy": lambda x: ("**{}**" if x.significant else "{}").format(
-        in_points(x.average)
-    ),
-    "p": lambda x: f"{sign_flips(x.minus_grpo('mean_sampled')):.2g}",
-    "at the end": lambda x: in_points(interval(x.minus_grpo("final_sampled"))),
-    "steps to half": lambda x: times(x, 0.5),
-    "steps to 90 %": lambda x: times(x, 0.9),
-    "time of a step": lambda x: seconds_by_variant().get((x.task, x.variant), ""),
-    "all-fail": lambda x: in_percent(x, "all_fail"),
-    "reasoning correct": lambda x: in_percent(x, "final_sampled_reasoning_correct"),
-    "scaled": lambda x: in_percent(x, "scaled"),
-}
-
-
-def table(results: list[Effect]) -> str:
-    """A line for each effect."""
-    lines = [[text(x) for text in COLUMNS.values()] for x in results]
-    return markdown([*COLUMNS], lines) if lines else "No rows yet."
-
-
-def table_of_rates(rows: list[dict]) -> str:
-    """The parameter study; what was chosen has a frame."""
-    lines = []
-    for task, variant in product(TASKS, SEARCHED):
-        texts = {lr: f"{x:.1f}" for lr, x in accuracy_by_rate(rows, task, variant).items()}
-        chosen = chosen_rate(rows, task, variant)
-        if chosen:
-            texts[chosen] = f"<kbd>{texts[chosen]}</kbd>"
-        lines.append([task, f"`{variant}`", *(texts.get(lr, "") for lr in RATES)])
-    return markdown(["task", "variant", *(f"{lr:g}" for lr in RATES)], lines)
-
-
-def page(rows: list[dict], results: list[Effect]) -> str:
-    """compare.md, where a table takes the place of each {name}; results: what effects() returns."""
-    chosen = [x for x in results if x.chosen]
-    both = [x for x in chosen if x.task in TASKS]
-    parts = {
-        "comparisons": len(TASKS) * len(COMPARED),
-        "variants": table([x for x in both if x.variant in ("grpo", *COMPARED)]),
-        "noise": "\n".join(words_about_noise(rows, task) for task in TASKS),
-        "other_rates": table([x for x in results if not x.chosen and not x.flags]),
-        "controls": table([x for x in both if x.variant not in NAMES]),
-        "free": table([x for x in results if x.flags]),
-        "shortcut": table([x for x in chosen if x.task == "sum"]),
-        "rates": table_of_rates(rows),
-    }
-    return Path(__file__).with_name("compare.template.txt").read_text().format(**parts)

@@ -12,7 +12,6 @@ These are the sets of runs:
     response   base models 4 to 9: grpo with `--aggregate response`, as gspo has it
     forms      rates, then base models up to 9, for the other forms of likelihood, critic_bounded
     controls   base models 4 to 9: the other controls, at the learning rate of grpo
-    free       base models 4 to 9: grpo and compensation on add without the clip and the norm limit
     sum        base models 4 to 9: grpo and verifree on sum, at their learning rates on add
 
 results/compare.csv has one row for each run: `python train.py --task TASK --variant VARIANT --seed
@@ -26,10 +25,9 @@ finished it (studies/runs.py). These are the columns, as shares unless another u
     scaled              share of training steps whose mean gradient norm was above the limit
     0, 25, ... 400      sampled accuracy after this many training steps
 
-results/compare.md and three pictures are made from that file and from results/timing.csv. Other
-options:
+results/compare.md and results/forest.png are made from that file and from results/timing.csv. These
+are other options:
 
-    --finished               adds the rows of runs in --out that are finished, and runs nothing
     --verify add grpo 4      makes a committed run again and says which columns agree
     --variants mine other    trains these beside grpo, on --tasks and --seeds, and draws them beside
                              the committed ones. --lr and everything else on the line goes to
@@ -44,11 +42,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from studies import pictures
-from studies.analysis import Effect, effects, page, table, words_about_noise
+from studies.analysis import Effect, effects, words_about_noise
 from studies.common import cells, matching, options, publish, read_rows, side_by_side, write_rows
+from studies.compare_report import page, table
 from studies.protocol import COMPARED, FIRST, ROWS, SETS, TASKS
 from studies.protocol import accuracy_by_rate, chosen_rate, rates_to_try
-from studies.runs import Run, folder_of, is_finished
+from studies.runs import Run, folder_of
 
 FROM_SUMMARY = ("base_sampled", "final_sampled", "final_greedy", "final_sampled_reasoning_correct")
 
@@ -103,8 +102,6 @@ def fill(args) -> None:
     """Adds the rows of --set."""
     for _ in range(3):  # the grid; a value beyond it; what these choose
         runs = missing_runs(args)
-        if args.finished:
-            runs = [run for run in runs if is_finished(run, args.out)]
         for new in side_by_side(trained, [(run, args.out) for run in runs], args.jobs):
             add_rows(new)
 
@@ -149,7 +146,6 @@ def main() -> None:
     parser = options(__doc__, FIRST, (*TASKS, "sum"))
     parser.set_defaults(tasks=None, seeds=None)
     parser.add_argument("--set", nargs="+", choices=SETS, default=[], help="sets of runs")
-    parser.add_argument("--finished", action="store_true", help="run nothing")
     parser.add_argument("--verify", nargs=3, metavar=("TASK", "VARIANT", "SEED"))
     parser.add_argument("--variants", nargs="+", help="your own, beside grpo")
     parser.add_argument("--lr", type=float, default=3e-4, help="learning rate of --variants")

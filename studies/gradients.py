@@ -27,12 +27,13 @@ with the effects resamples variants.
 
 The critic's network begins with outputs near 0, so at a base model critic equals grpo. We therefore
 train it first, as train.train does, by 160 updates on other rollouts of the same weights, and then
-keep it as it is. culling has the gradient of grpo. grpo_G2 to grpo_G64 have groups of that size and
+keep it as it is. culling, gspo and cispo have the gradient of grpo at ratio 1, except for the
+weights of tokens, so they are left out. grpo_G2 to grpo_G64 have groups of that size and
 as many responses in all, so they have other rollouts.
 
 results/gradients.csv has one row for each task, base seed and variant or control. What has a row is
-not measured again. studies/gradients_report.py makes results/gradients.md and results/gradients.png
-from it and from results/compare.csv.
+not measured again. studies/gradients_report.py makes results/gradients.md from it and from
+results/compare.csv.
 """
 
 import numpy as np
@@ -45,7 +46,7 @@ from advantages import Critic, grpo, rloo
 from grpo import Rollout, policy_loss, response_logprobs, sample_rollout, token_weights
 from studies.analysis import effects
 from studies.common import TABLES, complete, matching, options, publish, read_rows
-from studies.gradients_report import draw, page, table
+from studies.gradients_report import page, table
 from studies.protocol import ROWS as RUNS
 from studies.protocol import TASKS, TWELVE
 from studies.runs import LOSSES, TRAINED, settings
@@ -58,7 +59,7 @@ RESPONSES = 512  # of a rollout
 UPDATES = 160  # of the critic
 SEED_A, SEED_B, SEED_CRITIC = 1001, 1002, 1003  # of rollouts; no run of training has these
 SIZES = {f"grpo_G{G}": G for G in (2, 4, 16, 64)}
-LEFT_OUT = ("culling", "substituted", "substituted_up")
+LEFT_OUT = ("culling", "gspo", "cispo", "substituted", "substituted_up")
 FUNCTIONS = {x: f for x, f in TRAINED.items() if x not in LEFT_OUT and not isinstance(f, type)}
 BESIDE = ["grpo", "nthr", "pos_only", "half", "likelihood", "verifree"]  # your own variant
 
@@ -155,9 +156,7 @@ def main() -> None:
     if args.variant:
         return beside_others(args.variant, args.tasks[0], args.seeds[0], args.out)
     rows = complete(ROWS, measure, [*FUNCTIONS, "critic", *SIZES], args)
-    results = effects(read_rows(RUNS))
-    publish(ROWS, page(rows, results))
-    draw(rows, results)
+    publish(ROWS, page(rows, effects(read_rows(RUNS))))
 
 
 if __name__ == "__main__":

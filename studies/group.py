@@ -17,7 +17,7 @@ from grpo import Rollout, sample_rollout
 from model import GPT
 from studies.common import TABLES
 from studies.pictures import WIDTH, picture
-from tasks import ADD, MARKER, Problem
+from tasks import ADD, EOS, Problem
 from tools.ask import asked
 
 WEIGHTS = Path(train.__file__).parent / "course" / "weights"
@@ -44,19 +44,19 @@ def first_correct(model: GPT, problem: Problem) -> Rollout:
 def draw(ax, rollout: Rollout, m: int, variant: str, letters: int = 12) -> None:
     """Group m: a row is a response, a cell is a token, its colour is the token's advantage.
 
-    A digit of the reasoning that is not the solution's has a bar below it. A token with a frame has
-    another advantage than under grpo.
+    A token that is not the solution's has a bar below it; a space is shown as an open box. A token
+    with a frame has another advantage than under grpo.
     """
     A = VARIANTS[variant](rollout).A[m]  # (G, T)
     plain = VARIANTS["grpo"](rollout).A[m]
     shown = A.where(rollout.mask[m], torch.nan)
     ax.imshow(shown.numpy(), cmap=PUSHES, vmin=-2, vmax=2, aspect="auto")
-    reasoning = rollout.problems[m].solution.split(MARKER)[0]
+    solution = rollout.problems[m].solution + EOS
     font = {"fontsize": letters, "family": "monospace"}
     for i, text in enumerate(rollout.texts[m]):
-        for t, character in enumerate(text + "$"):
-            ax.text(t, i, character, ha="center", va="center", **font)
-            if t < len(reasoning) and character != reasoning[t]:
+        for t, character in enumerate(text + EOS):
+            ax.text(t, i, character.replace(" ", "\u2423"), ha="center", va="center", **font)
+            if character != solution[t : t + 1]:
                 bar = ([t - 0.25, t + 0.25], [i + 0.36, i + 0.36])
                 ax.plot(*bar, color="black", linewidth=letters / 6)
             if A[i, t] != plain[i, t]:
@@ -76,4 +76,4 @@ if __name__ == "__main__":
     with picture(TABLES / "group.png", figsize=(WIDTH, 3.0)) as ax:
         draw(ax, rollout, 0, "grpo")
         ax.set_title("eight responses to 347+285=")
-        ax.set_xlabel("reasoning # answer $; bars mark incorrect digits of the reasoning")
+        ax.set_xlabel("reasoning # answer $   (\u2423 is a space, bars mark what is incorrect)")

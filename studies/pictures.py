@@ -1,4 +1,4 @@
-"""How studies draw, and the pictures of studies.compare.
+"""How studies draw, and the picture of studies.compare.
 
 A variant has one colour in all pictures, and its name is where its line ends. Blue is above
 grpo and orange below. Pictures are made for a width of 800 pixels: there their letters are as large
@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from scipy import optimize
 
-from studies.analysis import Effect, seconds_by_variant
+from studies.analysis import Effect, run_times
 from studies.common import TABLES
-from studies.protocol import COMPARED, FORMS, SIX, TASKS, TWELVE, title
+from studies.protocol import COMPARED, TASKS, TWELVE, title
 
 # Blue and orange are no variant's: they are signs, here and in the lectures.
 UP = "#0072B2"
@@ -23,20 +23,12 @@ COLOURS = {  # of what has a curve, dark enough for text on white
     "grpo": "#000000",
     "pos_only": "#A31515",
     "half": "#C2006B",
-    "critic": "#8A5A00",
-    "culling": "#4F5B66",
     "likelihood": "#7A3DB8",
     "verifree": "#007A4D",
-    "substituted": "#B3394B",
-    "substituted_up": "#4B7A0F",
-    "dense": "#7C5C2E",
-    "log_likelihood": "#2B5F6B",
 }
 WIDTH = 6.7  # inches: 804 pixels of two dots
 EXAMPLES = {"add": "add: 347+285=", "mul": "mul: 347*8=", "sum": "sum: 7+8+5="}
 LIMIT = 10.5  # points on either side of grpo in the forest plot
-CURVES = ["grpo", "verifree", "likelihood", "half"]
-ANSWERS = ["grpo", "likelihood", "verifree", *FORMS]
 
 
 # ---- What all studies draw with
@@ -54,7 +46,7 @@ def picture(path: Path, panels: int = 1, rows: int = 1, **settings):
 
 
 def look(name: str) -> dict:
-    """The colour of a variant or form of experiment 5; what has no colour of its own is grey."""
+    """The colour of a variant; what has no colour of its own is grey."""
     return {"color": COLOURS.get(name, NEUTRAL)}
 
 
@@ -123,7 +115,7 @@ def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
 
 
 def dot_and_interval(ax, y: int, x: Effect) -> None:
-    """One line of a panel, with an arrow where the value is outside, and the time of a step."""
+    """One line of a panel, with an arrow where the value is outside, and the time of a run."""
     value, low, high = x.average.times(100)
     width = 2 if x.significant else 1
     ax.plot([low, high], [y, y], linewidth=width, solid_capstyle="butt", **sign(x))
@@ -133,62 +125,15 @@ def dot_and_interval(ax, y: int, x: Effect) -> None:
         ax.text(0.93 * edge, y + 0.12, f"{value:+.0f}", ha="left" if value < 0 else "right")
     else:
         ax.plot(value, y, "o", markersize=6, **dot(x))
-    time = seconds_by_variant().get((x.task, x.variant))
-    note = f"x{float(time):.1f}" if time else ""
+    times = run_times()
+    note = f"x{times[x.task, x.variant][0]:.1f}" if (x.task, x.variant) in times else ""
     if x.n < len(TWELVE):
         note = f"{note} n={x.n}"
     ax.text(1.03, y, note, transform=ax.get_yaxis_transform(), va="center", color=NEUTRAL)
 
 
-# ---- Learning curves
-def curves_of(ax, results: list[Effect], names: list[str], task: str, n: int) -> None:
-    """The mean curve of each variant, of the first n base models, and the accuracy at its end."""
-    for x in results:
-        if x.task == task and x.variant in names:
-            mean = 100 * x.curves[0][:n].mean(0)
-            label = f"{x.variant} {mean[-1]:.0f} %"
-            ax.plot(x.steps, mean, linewidth=2, label=label, **look(x.variant))
-    finish(ax, EXAMPLES[task])
-
-
-def single_runs(ax, x: Effect) -> None:
-    """Every run of a variant, and the mean of grpo's as a dotted line."""
-    ours, of_grpo = 100 * x.curves
-    ax.plot(x.steps, ours.T, linewidth=1, label="_run", **look(x.variant))
-    ax.plot(x.steps, of_grpo.mean(0), ":", linewidth=2, label="grpo", color="black")
-    finish(ax, f"{x.variant} on {x.task}, {x.n} single runs")
-
-
-def finish(ax, heading: str) -> None:
-    ax.set(title=heading, xlabel="training step", ylim=(0, 100), xlim=(0, 400))
-    name_lines(ax)
-
-
-def learning(path: Path, results: list[Effect]) -> None:
-    """Above, what gains most; below, single runs of what splits on add."""
-    with picture(path, 2, 2, figsize=(WIDTH, 5.6), sharey=True) as axes:
-        for ax, task in zip(axes[0], TASKS):
-            curves_of(ax, results, CURVES, task, len(TWELVE))
-        for ax, name in zip(axes[1], ("critic", "culling")):
-            for x in results:
-                if (x.task, x.variant) == ("add", name):
-                    single_runs(ax, x)
-        for ax in axes[:, 0]:
-            ax.set_ylabel("sampled accuracy, %")
-
-
-def answers(path: Path, results: list[Effect]) -> None:
-    """The forms of experiment 5, of the six base models that all of them have."""
-    with picture(path, 2, figsize=(WIDTH, 3.6), sharey=True) as axes:
-        axes[0].set_ylabel("sampled accuracy, %")
-        for ax, task in zip(axes, TASKS):
-            curves_of(ax, results, ANSWERS, task, len(SIX))
-
-
 def draw(results: list[Effect]) -> None:
-    """All pictures of studies.compare, if there are rows; results: what effects() returns."""
-    chosen = [x for x in results if x.chosen]
-    if chosen:
-        forest(TABLES / "forest.png", [x for x in chosen if x.variant in COMPARED])
-        learning(TABLES / "learning.png", chosen)
-        answers(TABLES / "answers.png", chosen)
+    """The picture of studies.compare, if there are rows; results: what effects() returns."""
+    compared = [x for x in results if x.chosen and x.variant in COMPARED]
+    if compared:
+        forest(TABLES / "forest.png", compared)

@@ -26,19 +26,24 @@ MARGIN = 1.5  # ... unless another one is better by more points than this (metho
 PAIR = ("dr_grpo", "rloo")  # two names of one algorithm: the first one's runs stand for both
 COMPARED = [name for name in NAMES if name not in ("grpo", PAIR[1])]  # with grpo, for Holm
 
-FREE = "--clip-low 1 --clip-high 1e9 --max-grad-norm 1e9"
 NARROW = "--clip-low 3e-4 --clip-high 4e-4"  # gspo's clip range in its paper
+RESPONSE = "--aggregate response"  # as gspo has it
+LIMITS = {  # of the norm -> flags
+    "0.01": "",
+    "0.1": "--max-grad-norm 0.1",
+    "1": "--max-grad-norm 1",
+    "none": "--max-grad-norm 1e9",
+}
 AT_USUAL = ["grpo", "half", "pos_only", "reinforce", "nthr", "likelihood", "verifree"]
 SETS = {  # set: variants or controls, tasks, base models, flags
     "rates": ([name for name in NAMES if name in SEARCHED], TASKS, FIRST, [""]),
     "narrow": (["gspo"], TASKS, FIRST, [NARROW]),
     "variants": (NAMES, TASKS, TWELVE, [""]),
-    "usual": (AT_USUAL, TASKS, SIX, ["--max-grad-norm 1"]),
-    "ladder": (["grpo", "half"], ["add"], SIX, ["--max-grad-norm 1e9", "--max-grad-norm 0.1"]),
-    "response": (["grpo"], TASKS, SIX, ["--aggregate response"]),
+    "usual": (AT_USUAL, TASKS, SIX, [LIMITS["1"]]),
+    "ladder": (["grpo", "half"], ["add"], SIX, [LIMITS["none"], LIMITS["0.1"]]),
+    "response": (["grpo"], TASKS, SIX, [RESPONSE]),
     "forms": ([*FORMS, "critic_bounded"], TASKS, [*FIRST, *SIX], [""]),
     "controls": ([name for name in CONTROLS if name not in SEARCHED], TASKS, SIX, [""]),
-    "free": (["grpo", "compensation"], ["add"], SIX, [FREE]),
     "sum": (["grpo", "verifree"], ["sum"], SIX, [""]),
 }
 

@@ -1,92 +1,79 @@
-"""How long does a training step take, on one thread? python -m studies.timing
+"""How long does a whole run take? python -m studies.timing [--tasks mul] [--seeds 4 5] [--jobs 1]
 
-We measure in turns, in one process: each round times one step of everything. So whatever else the
-machine does slows everything alike. The first rounds are not counted. Learning rates are almost 0,
-so all models remain the base model of their task, and responses keep their lengths.
+A step at the base model says little about a run: the update skips groups whose advantages are all
+0, and as the model learns, grpo has more and more of them. So we train grpo and the variants in one
+process, a training step of each in turn. Whatever else the machine does slows all of them alike. We
+count processor seconds on one thread, without warm-up and evaluation.
 
-A training step of each variant, with the default settings, is compared with a step of grpo. A step
-of TRL's GRPOTrainer, on the same architecture with the same weights (`twin` in
-tools/trl_variants.py), is compared with a step of grpo with one mini-batch, as TRL has it. Both are
-sampling, rewards and update, but TRL reads all groups, and our step only those with an advantage.
-TRL needs the packages of tools/requirements-trl.txt.
+results/timing.csv has one row for each task, base seed and variant. What has a row is not measured
+again, and --variants NAME ... measures only these. results/timing.md shows the rows.
 
-results/timing.csv has one row for each comparison: the median, smallest and largest ratio of the
-two in a round, and the median seconds of the first one. results/timing.md is made from it.
+    seconds      of the processor, for the whole run
+    of_grpo      that, divided by the seconds of grpo in the same process
+    same_time    the number of training steps that fit into the time of a whole run of grpo
+
+A variant without rows makes the same passes as grpo, over the same kinds of groups.
 """
 
 from copy import deepcopy
-from functools import partial
-from time import perf_counter
+from time import process_time
 
 import numpy as np
-import torch
-from transformers import TrainerCallback
 
 import train
-from advantages import VARIANTS
-from model import GPT
-from studies.common import TABLES, cells, markdown, publish, read_rows, write_rows
-from studies.protocol import TASKS
-from tasks import ADD, make_problems
-from tools import trl_variants as trl
+from studies.common import TABLES, cells, complete, markdown, options, publish, read_rows
+from studies.protocol import ROWS as RUNS
+from studies.protocol import TASKS, chosen_rate
+from studies.runs import settings
 
 ROWS = TABLES / "timing.csv"
-WARM = 3  # rounds that are not counted
-ROUNDS = 20  # that are
+NAMES = """grpo reinforce culling negative ngrpo verifree likelihood critic nthr gspo
+cispo""".split()  # the first five after grpo train on groups that it skips
 
 
-def steps(base: GPT, task: str, variant: str, *more: str):
-    """train.py's loop on a model that stays as it is: yields the seconds of each training step."""
-    args = train.parse_arguments(["--task", task, "--variant", variant, "--lr", "1e-12", *more])
-    for *_, row in train.train(args, deepcopy(base)):
-        yield row["seconds"]
+def seconds_of_steps(loop):
+    """Yields the processor seconds of each training step of train.train.
+
+    A step that ends with an evaluation counts as long as the one before it.
+    """
+    seconds = 0.0
+    started = process_time()
+    for *_, row in loop:
+        if "greedy" not in row:
+            seconds = process_time() - started
+        yield seconds
+        started = process_time()  # when the next step is asked for
 
 
-class Turns(TrainerCallback):
-    """Times each step of TRL, then lets a step of ours follow."""
-
-    def __init__(self, ours):
-        self.ours = ours
-        self.rounds = []
-
-    def on_step_begin(self, *_, **__):
-        self.started = perf_counter()
-
-    def on_step_end(self, *_, **__):
-        theirs = perf_counter() - self.started
-        self.rounds.append({"TRL": theirs, "one mini-batch": next(self.ours)})
+def of_run(ours: np.ndarray, of_grpo: np.ndarray) -> dict[str, float]:
+    """The columns of a row, from the seconds of each step."""
+    spent = np.cumsum([0, *ours])  # before each step, and at the end
+    same_time = np.interp(of_grpo.sum(), spent, range(len(spent)))
+    row = {"seconds": ours.sum(), "of_grpo": ours.sum() / of_grpo.sum()}
+    return row | {"same_time": same_time}
 
 
-def beside_trl(base: GPT) -> list[dict[str, float]]:
-    """For each round the seconds of a step, ours and theirs."""
-    theirs, tokenizer = trl.twin(base)
-    plain = {"use_cpu": True, "gradient_checkpointing": False, "save_strategy": "no"}
-    settings = trl.OWN | trl.trl_settings("grpo") | plain
-    config = trl.GRPOConfig(**settings | {"learning_rate": 0.0, "max_steps": WARM + ROUNDS})
-    problems = make_problems(ADD, held=False)
-    data = trl.Dataset.from_list([problem._asdict() for problem in problems])
-    parts = (theirs, partial(trl.verifier, tokenizer), config, data, None, tokenizer)
-    turns = Turns(steps(base, "add", "grpo", "--minibatches", "1"))
-    trl.GRPOTrainer(*parts, callbacks=[turns]).train()
-    return turns.rounds
-
-
-def compared(rounds: list[dict], task: str, measured, beside) -> dict:
-    """A row: over the counted rounds, the seconds of the first over those of the second."""
-    a, b = (np.array([seconds[x] for seconds in rounds[WARM:]]) for x in (measured, beside))
-    ratio = round(np.median(a / b), 2)
-    row = {"task": task, "measured": measured, "beside": beside, "ratio": ratio}
-    return row | {"smallest": min(a / b), "largest": max(a / b), "seconds": np.median(a)}
+def measure(task: str, seed: int, out: str, names: list[str]) -> list[dict]:
+    """The rows of one base model."""
+    base = train.base_model(settings(task, seed, out))
+    # What is loaded only once is loaded here, so that it counts for no variant.
+    next(train.train(settings(task, seed, out), deepcopy(base)))
+    loops = []
+    for name in dict.fromkeys(["grpo", *names]):
+        rate = str(chosen_rate(read_rows(RUNS), task, name))
+        args = settings(task, seed, out, "--variant", name, "--lr", rate)
+        loops.append(seconds_of_steps(train.train(args, deepcopy(base))))
+    seconds = np.transpose([*zip(*loops)])  # (names, steps); zip takes a step of each in turn
+    rows = zip(dict.fromkeys(["grpo", *names]), seconds)
+    about = {"task": task, "seed": seed}
+    return [about | {"variant": x} | of_run(s, seconds[0]) for x, s in rows if x in names]
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    bases = {task: train.base_model(train.parse_arguments(["--task", task])) for task in TASKS}
-    rows = [compared(beside_trl(bases["add"]), "add", "TRL", "one mini-batch")]
-    for task, base in bases.items():
-        loops = {name: steps(base, task, name) for name in VARIANTS}
-        rounds = [{name: next(loop) for name, loop in loops.items()} for _ in range(WARM + ROUNDS)]
-        rows += [compared(rounds, task, name, "grpo") for name in VARIANTS]
-    write_rows(ROWS, rows)
-    text = markdown([*rows[0]], [[*cells(row).values()] for row in read_rows(ROWS)])
-    publish(ROWS, f"# How long a training step takes. See studies/timing.py\n\n{text}\n")
+    parser = options(__doc__, range(4, 6), TASKS)
+    parser.add_argument("--variants", nargs="+", default=NAMES, choices=NAMES)
+    args = parser.parse_args()
+    rows = complete(ROWS, measure, args.variants, args)
+    if rows:
+        text = markdown([*rows[0]], [[*cells(row).values()] for row in rows])
+        publish(ROWS, f"# How long a whole run takes. See studies/timing.py\n\n{text}\n")

@@ -1,5 +1,6 @@
 """What studies.compare runs, keeps and says: on rows and curves whose answers are known."""
 
+import re
 import shutil
 import sys
 from functools import partial
@@ -11,8 +12,10 @@ import pytest
 
 pytest.importorskip("scipy.stats", reason="see studies/requirements.txt")
 import train  # noqa: E402
-from studies import analysis, common, compare, pass_at_k, pictures, protocol, runs  # noqa: E402
-from studies.protocol import FIRST, FORMS, GRID, NAMES, SEARCHED, TASKS, TWELVE  # noqa: E402
+from studies import analysis, common, compare, compare_report  # noqa: E402
+from studies import pictures, protocol, runs  # noqa: E402
+from studies.protocol import FIRST, FORMS, GRID, LIMITS, NAMES, SEARCHED, TASKS  # noqa: E402
+from studies.protocol import TWELVE  # noqa: E402
 from studies.runs import Run  # noqa: E402
 
 
@@ -74,6 +77,29 @@ def test_speed():
     assert analysis.speed(steps, ours, theirs, 0.5) == pytest.approx(half)
 
 
+def test_equal_time(monkeypatch, tmp_path):
+    """Another moment of the variant, or the same moment of grpo; times that are not averaged."""
+    rows = [*made("add", "grpo", 3e-4, [0.5] * 2), *made("add", "critic", 3e-4, [0.7, 0.3])]
+    x = analysis.Effect("add", "critic", 3e-4, "", rows, 3e-4)  # from 0.1 to these in 25 steps
+    times = [{"task": "add", "seed": n, "variant": "critic"} for n in (4, 5)]
+    times[0] |= {"seconds": 1.0, "of_grpo": 2.0, "same_time": 10.0}
+    times[1] |= {"seconds": 1.0, "of_grpo": 3.0, "same_time": 15.0}
+    common.write_rows(tmp_path / "timing.csv", times)
+    monkeypatch.setattr(analysis, "TABLES", tmp_path)
+    analysis.run_times.cache_clear()
+    assert analysis.run_times()["add", "critic"] == pytest.approx((2.5, 12.5))
+    assert analysis.at_equal_time(x).value == pytest.approx((0.4 + 0.2) / 2 - 0.5)
+    assert [compare_report.COLUMNS[y](x)[:5] for y in ("time of a run", "at equal time")] == [
+        "2.50",
+        "-20.0",
+    ]
+    x.variant = "half"
+    assert not compare_report.COLUMNS["time of a run"](x) + compare_report.COLUMNS["at equal time"](
+        x
+    )
+    analysis.run_times.cache_clear()
+
+
 def test_jobs(monkeypatch):
     """Runs that a set lacks, makes twice or again, or not in order of seed."""
     on_grid = len(TASKS) * len(FIRST) * len(GRID)
@@ -97,7 +123,6 @@ def test_jobs(monkeypatch):
         "usual": 12 * 7,
         "ladder": 6 * 2 * 2,
         "response": 12,
-        "free": 12,
         "sum": 12,
     }
     assert {name: len({*planned[name]}) for name in planned} == sizes
@@ -204,9 +229,7 @@ def test_code_that_made_a_run(tmp_path):
 
 
 def test_colours():
-    """A variant without a colour, or with one that is a sign or too light for text on white."""
-    drawn = {*pictures.CURVES, *pictures.ANSWERS, *pass_at_k.AFTER, "critic", "culling"}
-    assert pictures.COLOURS.keys() == drawn
+    """Two variants of one colour, or one that is a sign or too light for text on white."""
     assert len({*pictures.COLOURS.values()}) == len(pictures.COLOURS)
     assert not {pictures.UP, pictures.DOWN} & {*pictures.COLOURS.values()}
     for name, colour in pictures.COLOURS.items():
@@ -278,12 +301,12 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
         (10, 9, "add", "nthr", 3e-4, ""),  # not significant: p = 2 / 2**9
         (30, 12, "add", "nthr", 6e-4, ""),  # not its own rate
         (-20, 6, "add", "dense", 3e-4, ""),
-        (0, 6, "add", "grpo", 3e-4, "--clip-low 1"),
-        (-5, 6, "add", "compensation", 3e-4, "--clip-low 1"),
+        (0, 6, "add", "grpo", 3e-4, LIMITS["1"]),
+        (-5, 6, "add", "half", 3e-4, LIMITS["1"]),
         (0, 6, "sum", "grpo", 3e-4, ""),
         (20, 6, "sum", "verifree", 3e-4, ""),
     ):
-        beside = 0.1 * (head[-1] != "")  # without the clip grpo is better, too
+        beside = 0.1 * (head[-1] != "")  # with another limit grpo is better, too
         values = level[:n] + gain / 100 + beside
         rows += made(*head[:3], values[::-1], range(n + 3, 3, -1), *head[3:])
         expected[tuple(head)] = (about(gain), about(gain / 2), n)
@@ -297,17 +320,23 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     assert {x.variant for x in results if x.significant} == {"half", "critic", "dr_grpo"}
     (nthr,) = [x for x in results if x.variant == "nthr" and x.chosen]
     assert nthr.curves[1][:, -1].mean() == pytest.approx(level[:9].mean(), abs=1e-4)
-    page = analysis.page(first, results)
+    page = compare_report.page(first + rows, results)
     assert (page.count("**+"), page.count("**-")) == (1, 2)
     assert f"{2 * (len(NAMES) - 2)} comparisons" in page.replace("\n", " ")
     of_pair = [x for x in page.splitlines() if "rloo" in x and "| 12 |" in x]
     assert len(of_pair) == 1 and "| mul | `dr_grpo = rloo` | 0.0003 | 12 | **-5.0" in of_pair[0]
     parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
-    assert parts == [0, 4, 0, 0, 1, 2, 0, 1, len(SEARCHED)]
+    assert parts == [0, 4, 0, 1, 2, 2 * 7, 0, 1, len(SEARCHED) + 1]
     assert "| add | `half` | 0.0003 | 12 | **+10.0" in page
+    plain = re.sub(r" \(.*?\)", "", page)  # without intervals
+    assert "| add | `half` | +10.0 |  | -5.0 |  |" in plain
+    of_six = 100 * level[:6].mean()
+    assert f"| add | `grpo` | {of_six:.1f} % |  | {of_six + 10:.1f} % |  |" in plain
+    assert "| add | `half` minus `nthr` | 9 |" in plain
+    assert f"| add | `grpo {LIMITS['1']}` minus `grpo` | 6 | +10.0 | 0.031 |" in plain
     assert page.count("| sum |") == 2
     pictures.draw([])
     assert not [*tmp_path.glob("*.png")]
     pictures.draw(results)
     drawn = {path.name for path in tmp_path.glob("*.png")}
-    assert drawn == {"forest.png", "learning.png", "answers.png"}
+    assert drawn == {"forest.png"}

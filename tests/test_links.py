@@ -1,10 +1,18 @@
-"""Relative links of the pages and notebooks lead somewhere, and their paragraphs stay whole."""
+"""Links of pages and notebooks lead somewhere, and what the README shows is what the code does."""
 
+import inspect
 import json
 import re
 from pathlib import Path
 
 import pytest
+import torch
+
+import advantages
+import test_grpo
+from advantages import LOSS, VARIANTS, standardise
+from grpo import policy_loss, token_weights, update
+from train import COLUMNS
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("course", "studies", "tools", "tests")  # not git's list: an archive has none
@@ -53,3 +61,58 @@ def test_no_paragraph_turns_into_a_list(name):
         begins = re.match(r"(1\.|[-+*]) ", line)
         assert not begins or not before or re.match(r"(1\.|[-+*]|  )", before), f"{name}: {line}"
         before = line.strip() and line
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"(?:^    .*\n|\n(?=    ))+", README, re.MULTILINE)
+
+
+def test_lines_of_the_readme_are_the_algorithm():
+    """Its loss is a mean over other tokens than ours, or its norm limit is not that of `update`."""
+    [block] = [inspect.cleandoc(block) for block in BLOCKS if "clip_grad_norm_" in block]
+    *lines, limit = block.splitlines()
+    rollout = test_grpo.random_rollout([[1, 0, 0, 1], [0, 0, 0, 1]])
+    rewards = rollout.rewards[..., None]
+    logprobs = rollout.logprobs + torch.randn_like(rollout.logprobs)
+    names = {"torch": torch, "rewards": rewards, "mean": rewards.mean(1, keepdim=True)}
+    names |= {"deviation": rewards.std(1, correction=0, keepdim=True), "logprobs": logprobs}
+    names |= {"old_logprobs": rollout.logprobs, "mask": rollout.mask, "N": rollout.mask.sum()}
+    exec("\n".join(lines), names)
+    A = standardise(rollout.rewards)[..., None]
+    ours = (logprobs, rollout.logprobs, A.expand_as(logprobs), token_weights(rollout.mask))
+    test_grpo.close(names["A"], A)
+    test_grpo.close(names["loss"], policy_loss(*ours))
+    assert f", {inspect.signature(update).parameters['max_grad_norm'].default})" in limit
+
+
+def test_the_variants_of_the_readme():
+    """A variant is missing in the README's table, or its loss there is not that of the code."""
+    table = README.partition("| variant | idea | advantage |")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"^\| \[?`(\w+)`.*\|(.*)\|$", table, re.MULTILINE))
+    assert rows.keys() == VARIANTS.keys()
+    assert "seventeen variants" in README and len(VARIANTS) == 18
+    for name, row in rows.items():  # row: its advantage
+        loss = LOSS.get(name, {})
+        assert ("divides by a constant" in row) == (loss.get("aggregate") == "constant")
+        assert ("averages over each response" in row) == (loss.get("aggregate") == "response")
+        assert ("ratio" in row) == ("clip_high" in loss)
+        if "clip_high" in loss:
+            assert f"{1 + loss['clip_high']:g}" in row
+            assert f"{1 - loss['clip_low']:g}" in row or loss["clip_low"] == 1
+
+
+def test_own_variant_of_the_readme():
+    """The example that readers copy does not run, or its formula is another one."""
+    [block] = [inspect.cleandoc(block) for block in BLOCKS if "def neg_only" in block]
+    function, line, _ = block.split("\n\n")
+    there = dict(vars(advantages))
+    exec(function, there)
+    formula = eval("{" + line.split("#")[0] + "}", vars(test_grpo).copy())
+    rollout = test_grpo.random_rollout([[1, 0, 0, 1], [0, 0, 0, 1]])
+    test_grpo.close(there["neg_only"](rollout).A, test_grpo.by_loops(rollout, formula["neg_only"]))
+
+
+def test_columns_of_the_metrics_are_explained():
+    page = (ROOT / "tools" / "README.md").read_text(encoding="utf-8")
+    table = page.partition("| column | meaning |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == COLUMNS.split()

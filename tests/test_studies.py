@@ -20,8 +20,9 @@ pytest.importorskip("scipy", reason="the studies need scipy: see studies/require
 import train  # noqa: E402
 from advantages import answer_likelihood, grpo, likelihood, standardise, token_bias  # noqa: E402
 from grpo import policy_loss, response_logprobs, update  # noqa: E402
-from studies import ablations, common, displacement, faithful, gradients, group, pass_at_k  # noqa: E402
-from studies.gradients_report import parts, ratios_and_effects, relative  # noqa: E402
+from studies import ablations, common, displacement, faithful, gradients, gradients_report  # noqa: E402
+from studies import group, pass_at_k, timing  # noqa: E402
+from studies.gradients_report import parts, relative  # noqa: E402
 from studies.runs import LOSSES, TRAINED  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
@@ -127,30 +128,65 @@ def test_where_a_step_goes():
     assert not gradients.direction(model, grpo(x)).any()
 
 
-def test_ratios_and_effects():
-    """A mean of ratios that is not geometric; an effect of another task or rate; grpo itself; both
-    names of one algorithm."""
+def test_relative_ratios():
+    """A mean of ratios that is not geometric; both names of one algorithm."""
     values = (("grpo", 4, 2), ("grpo", 5, 4), ("half", 4, 2), ("half", 5, 16), ("dense", 4, 3))
     values += (("dr_grpo", 4, 1), ("rloo", 4, 1))
     rows = [{"task": "add", "variant": x, "seed": seed, "snr": y} for x, seed, y in values]
-
-    def effect(variant, task="add", chosen=True):
-        return SimpleNamespace(task=task, variant=variant, chosen=chosen)
-
-    half, dense = effect("half"), effect("dense")
-    others = [
-        effect("half", task="mul"),
-        effect("half", chosen=False),
-        effect("grpo"),
-        effect("rloo"),
-    ]
-    pairs = ratios_and_effects(rows, [half, dense, effect("nthr"), *others], "add")
-    assert [(ratio.value, x) for ratio, x in pairs] == [
-        (pytest.approx(2.0), half),
-        (pytest.approx(1.5), dense),
-    ]
-    (_, low, high) = relative(rows)["half"]
+    found = relative(rows)
+    assert {name: x.value for name, x in found.items()} == pytest.approx(
+        {"half": 2, "dense": 1.5, "grpo": 1, "dr_grpo": 0.5}
+    )
+    (_, low, high) = found["half"]
     assert (low, high) == pytest.approx((1, 4))  # of one base model, of the other
+
+
+def test_counts_of_noise_and_effect():
+    """Controls, other rates or other tasks that are counted; an interval that is not looked at."""
+    of_one = {"grpo": 1, "half": 2, "nthr": 1.5, "critic": 0.5, "dense": 2, "pos_only": 1}
+    rows = []
+    for task, (name, snr), seed in product(("add", "mul"), of_one.items(), (2, -1)):
+        snr = snr**seed if name == "nthr" else snr  # larger in the mean, and not clearly
+        rows.append({"task": task, "variant": name, "seed": seed, "snr": snr})
+
+    def effect(variant, gain, significant, task="add", chosen=True):
+        average = SimpleNamespace(value=gain)
+        about = {"task": task, "variant": variant, "chosen": chosen, "significant": significant}
+        return SimpleNamespace(average=average, **about)
+
+    results = [
+        effect("half", 1, True),
+        effect("half", 1, False, "mul"),
+        effect("half", 1, True, "sum"),
+        effect("half", 1, True, chosen=False),
+        effect("dense", 1, True),
+        effect("culling", 1, True),  # not measured
+        effect("nthr", 1, True),
+        effect("critic", -1, True),
+    ]
+    lines = gradients_report.counts(rows, results).splitlines()[2:]
+    assert [line.split(" | ")[1:] for line in lines] == [
+        ["1", "0", "1 |"],
+        ["1", "0", "0 |"],
+        ["0", "1", "0 |"],
+    ]
+
+
+def test_time_of_a_run(monkeypatch):
+    """Evaluations that count; steps of another loop that count; a run that is faster than grpo."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(timing, "process_time", lambda: clock.now)
+
+    def loop(seconds):
+        for n, x in enumerate(seconds, 1):
+            clock.now += x
+            yield None, {"step": n} | ({"greedy": 0.0} if n == 3 else {})
+
+    loops = [timing.seconds_of_steps(loop(x)) for x in ([1, 2, 9, 3], [2, 4, 50, 6])]
+    grpo, ours = np.transpose([*zip(*loops)])
+    assert grpo.tolist() == [1, 2, 2, 3] and ours.tolist() == [2, 4, 4, 6]
+    assert timing.of_run(ours, grpo) == {"seconds": 16, "of_grpo": 2, "same_time": 2.5}
+    assert timing.of_run(grpo, ours) == {"seconds": 8, "of_grpo": 0.5, "same_time": 4}
 
 
 def test_pass_at_k():
@@ -162,7 +198,9 @@ def test_pass_at_k():
 
 
 def test_the_group_of_the_picture(monkeypatch):
-    """A group with none or several correct responses; another variant's advantages."""
+    """A group with none or several correct responses; another variant's advantages; a mistake in
+    an answer that is not marked, and one that cannot be seen.
+    """
     x = problem(TASKS["add"], [347, 285], 3)
     rollout = group.first_correct(group.load("add", "add-base"), x)
     assert rollout.rewards.tolist() == [[1] + 7 * [0]]
@@ -170,6 +208,9 @@ def test_the_group_of_the_picture(monkeypatch):
     group.draw(ax, rollout, 0, "grpo")
     labels = [text.get_text() for text in ax.get_yticklabels()]
     assert labels == ["reward 1, A = +2.65"] + 7 * ["reward 0, A = -0.38"]
+    pairs = [pair for text in rollout.texts[0] for pair in zip(text + "$", x.solution + "$")]
+    assert len(ax.lines) == sum(ours != true for ours, true in pairs) > 8  # answers have bars, too
+    assert " " not in [text.get_text() for text in ax.texts]
     first, second = torch.eye(8)[:2]
     groups = iter([SimpleNamespace(rewards=r[None]) for r in (second, first + second, first)])
     monkeypatch.setattr(group, "sample_rollout", lambda *_, **__: next(groups))

@@ -120,7 +120,6 @@ def shown(name: str, texts: list[str], monkeypatch, capsys, rewards=None) -> lis
         return rollout
 
     monkeypatch.setattr(ask, "sample_rollout", sample)
-    monkeypatch.setattr(ask.train, "new_model", lambda args, outputs: tiny_gpt(outputs=1))
     capsys.readouterr()
     ask.show_group(args, model, nines, name)
     return capsys.readouterr().out.splitlines()
@@ -134,9 +133,9 @@ def test_a_group_shows_how_a_variant_pushes_each_token(name, monkeypatch, capsys
     """Another response's reward, mistake or push; a token without a push that looks pushed."""
     lines = shown(name, TEXTS, monkeypatch, capsys)
     assert max(map(len, lines)) <= 100
-    assert lines[0] == "   99+   33=" or lines[0] == "99+   33="
+    assert lines[0] == "99+33="
     assert "6 of 8 responses are correct" in lines[3] and name in lines[3]
-    body = lines[lines.index("", 4) + 1 :] if "" in lines[4:] else lines[6:]
+    body = [line for line in lines[4:] if line.startswith("  ")]
     responses, marks = body[:16:2], body[1:16:2]
     for text, line, pushes in zip(TEXTS, responses, marks):
         written = line.split("  ")[1]
@@ -171,12 +170,12 @@ def test_nthr_says_how_many_tokens_it_spares(monkeypatch, capsys):
     for response, line in zip(lines, lines[1:]):
         if "should be" in response and "nthr spares" in line:
             text = response.split("  ")[1]
-            first = {"12,13#1$": 6, "#$": 0}[text]  # where the first mistake begins
+            first = {"12,13#1$": 7, "#$": 0}[text]  # the first wrong token
             missed += line.split()[0][first] in "d0"
-    said = [line for line in lines if "spares a token of the first mistake" in line]
+    said = [line for line in lines if "spares the first wrong token" in line]
     assert bool(said) == bool(missed)
     if missed:
-        assert f"In {missed} of them" in said[0]
+        assert f"token of {missed} responses" in said[0]
 
 
 @pytest.mark.parametrize("texts, kind", [([WORK] * 8, "all-pass"), (["#"] * 8, "all-fail")])
@@ -206,8 +205,8 @@ def test_a_group_of_a_run(folder, capsys):
         capsys.readouterr()
         ask.main([str(folder), *argv])
         texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1] and texts[2].startswith("34+   71=")
-    assert "verifree trains the true answer" in texts[2]
+    assert texts[0] == texts[1] and texts[2].startswith("34+71=")
+    assert "These texts, with the true answer, are trained." in texts[2]
     assert "--group" in refused(capsys, ask, folder, "34+71", "--variant", "nthr")
     assert "nope" in refused(capsys, ask, folder, "--group", "--variant", "nope")
 

@@ -33,8 +33,7 @@ SMALL = "--layers 1 --width 16 --steps 2 --prompts 8 --group-size 4 --out out".s
 
 
 NAME = "add-grpo-seed0-group_size4-layers1-prompts8-steps2-width16"
-LEFT = f"what was written before is in {Path('out', NAME)}"
-CTRL_C = (130, [f"train.py: stopped by Ctrl-C; {LEFT}"])
+CTRL_C = (130, [f"train.py: stopped by Ctrl-C; see {Path('out', NAME)}"])
 
 
 @pytest.fixture(autouse=True)
@@ -613,7 +612,7 @@ def test_what_a_run_shows(capsys):
     assert lines[0].startswith("Task add: ") and "2 to 5 digits" in lines[0]
     [warm_up] = [n for n, line in enumerate(lines) if " in 20 supervised steps." in line]
     assert re.match("It reached [0-9]+% in", lines[warm_up])
-    assert "until 0% of answers are right" in lines[warm_up - 1]
+    assert "until 0% of samples are right" in lines[warm_up - 1]
     [left] = Path("out").iterdir()
     rows = [*csv.DictReader((left / "metrics.csv").read_text().splitlines())]
     rows = [row for row in rows if row["greedy"]]
@@ -745,7 +744,7 @@ def test_a_warm_up_that_misses_its_share_says_so(monkeypatch, capsys):
     monkeypatch.setattr(train, "WARM_UP", dict.fromkeys(TASKS, (0.13, 1.0)))
     train.base_model(parsed(""), train.say)
     text = capsys.readouterr().out
-    assert "until 13% of answers are right" in text and "It reached 4% in 2000 " in text
+    assert "until 13% of samples are right" in text and "It reached 4% in 2000 " in text
 
 
 def test_a_variant_without_a_docstring(monkeypatch, capsys):
@@ -853,7 +852,7 @@ def test_help_has_groups_and_the_defaults_of_the_variant(capsys):
     plain, ngrpo = texts
     assert plain.count("(default: 0.2)") == 2
     assert "(default: 0.16)" in ngrpo and "(default: 0.24)" in ngrpo
-    for group in ("what to train:", "GRPO:", "the model:", "this computer:"):
+    for group in ("what to train:", "GRPO:", "the model and this computer:"):
         assert group in plain
     assert "options:" not in plain
 
@@ -896,7 +895,7 @@ def test_each_loss_type_has_its_own_clip_range():
     """The clip range of another loss type, or that of the variant; a limit that is ignored."""
     for flags, expected in {
         "--variant nthr --loss-type gspo": ("gspo", "response", 0.03, 0.04),
-        "--variant dr_grpo --loss-type cispo": ("cispo", "constant", 1.0, 4.0),
+        "--variant dr_grpo --loss-type cispo": ("cispo", "token", 1.0, 4.0),
         "--variant ngrpo --loss-type grpo": ("grpo", "token", 0.16, 0.24),
         "--variant gspo --loss-type grpo": ("grpo", "token", 0.2, 0.2),
         "--variant gspo --loss-type cispo --clip-high 1": ("cispo", "token", 1.0, 1.0),

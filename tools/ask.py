@@ -14,6 +14,7 @@ import os
 import random
 import re
 import sys
+from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ import torch
 import train
 from advantages import VARIANTS, grpo
 from grpo import sample_rollout
-from tasks import TASKS, TOKENIZER, Problem, Task, make_problems
+from tasks import EOS, TASKS, TOKENIZER, Problem, Task, make_problems
 
 RULES = {  # task: what its problems are
     "add": "two numbers with equally many digits, 2 to 5, as in 347+285",
@@ -63,10 +64,10 @@ def asked(task: Task, text: str) -> Problem | None:
 
 # ---- A group
 NOTES = {  # variant: what else a reader of its group must know
-    "critic": "No run saves its critic, so a new one judges here, which has learned nothing.\n",
-    "verifree": "verifree trains the true answer in place of a sampled one: these texts have it.\n",
-    "gspo": "gspo has the advantages of grpo and another ratio in the loss.\n",
-    "cispo": "cispo has the advantages of grpo and another clip in the loss.\n",
+    "verifree": "These texts, with the true answer, are trained. Rewards and mistakes are of the\n"
+    "sampled responses.",
+    "gspo": "gspo has the advantages of grpo and another ratio in the loss.",
+    "cispo": "cispo has the advantages of grpo and another clip in the loss.",
 }
 
 
@@ -81,9 +82,9 @@ def in_words(marks: str, pushes: list[float], variant: str) -> str:
     """How a response is pushed, in one clause. marks: one of + - u d 0 for each token."""
     sizes = [f"{a:+.2f}" if a else "no push" for a in pushes]
     counts = {size: sizes.count(size) for size in sorted(sizes)}
-    weaker = len(marks) - sum(map(marks.count, "+-"))
-    if variant == "nthr" and weaker:
-        return f"nthr spares {weaker} of {len(marks)} tokens of this response"
+    spared = len(marks) - sum(map(marks.count, "+-"))
+    if variant == "nthr" and spared:
+        return f"nthr spares {spared} of {len(marks)} tokens of this response"
     if len(counts) > 3:
         return f"from {min(pushes):+.2f} to {max(pushes):+.2f}"
     return ", ".join(f"{size} on {count} tokens" for size, count in counts.items())
@@ -100,38 +101,43 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
     problems = [problem or first, *others]
     rollout = sample_rollout(model, task, problems, 8, args.temperature, generator=generator)
     p = 0 if problem else int(rollout.rewards.var(1).argmax())
-    variant = VARIANTS[name]
-    if isinstance(variant, type):
-        variant = variant(train.new_model(args, outputs=1), args.lr)
-    trained = variant(rollout)
+    network = isinstance(VARIANTS[name], type)
+    trained = grpo(rollout) if network else VARIANTS[name](rollout)
     problem, correct = rollout.problems[p], int(rollout.rewards[p].sum())
-    print(f"{problem.prompt.strip()}\n  {problem.solution}$  solution\n")
-    print(f"{correct} of 8 responses are correct. Under each, how {name} pushes its tokens:")
-    print("+ up, - down, u and d up and down but less than grpo, 0 no push; $ is the end.")
-    if correct in (0, 8):
-        kind = "all-pass" if correct else "all-fail"
-        print(f"The group is {kind}: for grpo all responses are equally good, so it pushes none.")
-    print(NOTES.get(name, ""))
     group = (rollout.texts, trained.tokens, trained.mask, trained.A, rollout.rewards)
-    missed = 0  # responses whose first mistake nthr spares
+    lines = []
+    missed = 0  # responses of which nthr spares the first wrong token
     for text, tokens, mask, A, reward, plain in zip(
         *(x[p] for x in group), grpo(rollout).A[p, :, 0]
     ):
         marked, remark = train.marked(problem, text, reward)
-        print(
-            f"  {TOKENIZER.decode(tokens[mask].tolist())}  reward {reward:.0f}  {remark}".rstrip()
-        )
-        push = A.sign() * (1 + (A.abs() >= 0.999 * plain.abs()))  # 2: as hard as grpo or harder
+        shown = TOKENIZER.decode(tokens[mask].tolist())
+        lines.append(f"  {shown}  reward {reward:.0f}  {remark}".rstrip())
+        weaker = (A * plain > 0) & (A.abs() < 0.999 * plain.abs())  # the same direction
+        push = A.sign() * (2 - weaker.int())
         marks = "".join("-d0u+"[int(n) + 2] for n in push[mask])
         painted = "".join(paint(x, a) for x, a in zip(marks, push[mask]))
-        print(f"  {painted}  {in_words(marks, A[mask].tolist(), name)}")
+        lines.append(f"  {painted}  {in_words(marks, A[mask].tolist(), name)}")
         if name == "nthr" and remark:
-            first = marked.index("[")
-            wrong = marks[first : max(marked.index("]") - 1, first + 1)]  # the tokens in [ ]
-            missed += "d" in wrong or "0" in wrong
+            pairs = zip_longest(text + EOS, problem.solution + EOS)
+            first = [ours == true for ours, true in pairs].index(False)
+            missed += first < len(marks) and marks[first] in "d0"
+    print(f"{problem.prompt.replace(' ', '')}\n  {problem.solution}$  solution\n")
+    print(f"{correct} of 8 responses are correct. Under each, how {name} pushes its tokens:")
+    used = {*"".join(line.split()[0] for line in lines[1::2])}
+    weaker = "; u up and d down, but weaker than grpo" * bool(used & {*"ud"})
+    print(f"+ up, - down, 0 no push{weaker}. $ is the end.")
+    if correct in (0, 8):
+        kind = "all-pass" if correct else "all-fail"
+        print(f"The group is {kind}: for grpo all responses are equally good, so it pushes none.")
+    second = f"{name} has a second network, which no run saves. This is the part of grpo."
+    print(second if network else NOTES.get(name, ""))
+    print("\n".join(lines))
     if missed:
-        print(f"\nIn {missed} of them nthr spares a token of the first mistake. This can happen:")
-        print("its score says how a token moves the correct responses, not whether it is wrong.")
+        print(
+            f"\nnthr spares the first wrong token of {missed} responses. This can happen: its score"
+        )
+        print("says how a token moves the correct responses, and not whether the token is wrong.")
 
 
 def main(argv: list[str]) -> None:

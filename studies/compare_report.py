@@ -1,0 +1,125 @@
+"""The page results/compare.md: tables of what studies/analysis.py finds in the rows."""
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from studies.analysis import Effect, at_equal_time, run_times, speed, words_about_noise
+from studies.common import Interval, interval, markdown, paired, sign_flips
+from studies.protocol import AT_USUAL, COMPARED, FIRST, HEAD, LIMITS, NAMES, NARROW, RATES, RESPONSE
+from studies.protocol import SEARCHED, SIX, TASKS, accuracy_by_rate, chosen_rate, title
+
+# The page shows the difference of the first from the second; flags follow a name.
+PAIRS = [("half", "nthr"), ("half", "nthr_eta0"), ("nthr_eta0", "random_sparing")]
+PAIRS += [("verifree", "reinforce"), ("likelihood", "pos_only"), ("verifree", "pos_only")]
+PAIRS += [("substituted_up", "substituted"), (f"grpo {RESPONSE}", "grpo")]
+PAIRS += [("gspo", f"grpo {RESPONSE}"), *((f"grpo {LIMITS[x]}", "grpo") for x in ("0.1", "1"))]
+PAIRS += [(f"grpo {LIMITS['1']}", f"grpo {LIMITS['none']}")]
+
+
+def times(x: Effect, share: float) -> str:
+    """Steps to this share of what grpo gains, over grpo's steps."""
+    return f"{speed(x.steps, *x.curves, share):.2f}".replace("inf", "not reached")
+
+
+def in_points(x: Interval) -> str:
+    return f"{x.times(100):+.1f}"
+
+
+def in_percent(x: Effect, column: str) -> str:
+    return f"{100 * x.pairs(column)[0].mean():.1f}"
+
+
+def has_time(x: Effect) -> bool:
+    return (x.task, x.variant) in run_times()
+
+
+COLUMNS = {  # heading -> the text of an effect
+    "task": lambda x: x.task,
+    "variant": lambda x: f"`{title(x.variant)}`",
+    "rate": lambda x: str(x.lr),
+    "base models": lambda x: str(x.n),
+    "average accuracy": lambda x: ("**{}**" if x.significant else "{}").format(
+        in_points(x.average)
+    ),
+    "p": lambda x: f"{sign_flips(x.minus_grpo('mean_sampled')):.2g}",
+    "at the end": lambda x: in_points(interval(x.minus_grpo("final_sampled"))),
+    "greedy at the end": lambda x: in_points(interval(x.minus_grpo("final_greedy"))),
+    "steps to half": lambda x: times(x, 0.5),
+    "steps to 90 %": lambda x: times(x, 0.9),
+    "time of a run": lambda x: f"{run_times()[x.task, x.variant][0]:.2f}" if has_time(x) else "",
+    "at equal time": lambda x: in_points(at_equal_time(x)) if has_time(x) else "",
+    "all-fail": lambda x: in_percent(x, "all_fail"),
+    "reasoning correct": lambda x: in_percent(x, "final_sampled_reasoning_correct"),
+    "scaled": lambda x: in_percent(x, "scaled"),
+}
+
+
+def table(results: list[Effect]) -> str:
+    """A line for each effect."""
+    lines = [[text(x) for text in COLUMNS.values()] for x in results]
+    return markdown([*COLUMNS], lines) if lines else "No rows yet."
+
+
+def table_of_rates(rows: list[dict]) -> str:
+    """The parameter study; what was chosen has a frame."""
+    lines = []
+    heads = [*((name, "") for name in SEARCHED), ("gspo", NARROW)]
+    for task, (variant, flags) in product(TASKS, heads):
+        accuracy = accuracy_by_rate(rows, task, variant, flags)
+        texts = {lr: f"{x:.1f}" for lr, x in accuracy.items()}
+        chosen = chosen_rate(rows, task, variant)
+        if chosen and not flags:
+            texts[chosen] = f"<kbd>{texts[chosen]}</kbd>"
+        name = f"`{variant} {flags}`".replace(" `", "`")
+        lines.append([task, name, *(texts.get(lr, "") for lr in RATES)])
+    return markdown(["task", "variant", *(f"{lr:g}" for lr in RATES)], lines)
+
+
+def table_of_limits(rows: list[dict], column: str) -> str:
+    """A column on base models SIX with each norm limit: grpo in %, the others minus grpo."""
+    six = [row for row in rows if row["seed"] in SIX]
+    lines = []
+    for task, variant in product(TASKS, AT_USUAL):
+        rates = [chosen_rate(rows, task, name) for name in (variant, "grpo")]
+        lines.append([task, f"`{variant}`"])
+        for flags in LIMITS.values():
+            x = Effect(task, variant, rates[0], flags, six, rates[1])
+            text = in_points(interval(x.minus_grpo(column))) if x.n else ""
+            lines[-1].append(f"{in_percent(x, column)} %" if x.n and variant == "grpo" else text)
+    return markdown(["task", "variant", *LIMITS], lines)
+
+
+def table_of_pairs(rows: list[dict]) -> str:
+    """PAIRS on both tasks, of the base models that both have."""
+    lines = []
+    reported = [row for row in rows if row["seed"] not in FIRST]
+    for task, names in product(TASKS, PAIRS):
+        parts = [name.partition(" ") for name in names]
+        heads = [(task, name, chosen_rate(rows, task, name), flags) for name, _, flags in parts]
+        pairs = paired(reported, "mean_sampled", *(dict(zip(HEAD, head)) for head in heads))
+        differences = np.subtract(*pairs)
+        if len(differences):
+            numbers = [in_points(interval(differences)), f"{sign_flips(differences):.2g}"]
+            lines.append([task, "`{}` minus `{}`".format(*names), str(len(differences)), *numbers])
+    return markdown(["task", "difference", "base models", "average accuracy", "p"], lines)
+
+
+def page(rows: list[dict], results: list[Effect]) -> str:
+    """compare.md, where a table takes the place of each {name}; results: what effects() returns."""
+    chosen = [x for x in results if x.chosen]
+    both = [x for x in chosen if x.task in TASKS]
+    parts = {
+        "comparisons": len(TASKS) * len(COMPARED),
+        "variants": table([x for x in both if x.variant in ("grpo", *COMPARED)]),
+        "noise": "\n".join(words_about_noise(rows, task) for task in TASKS),
+        "other_rates": table([x for x in results if not x.chosen and not x.flags]),
+        "controls": table([x for x in both if x.variant not in NAMES]),
+        "limits": table_of_limits(rows, "mean_sampled"),
+        "limits_at_the_end": table_of_limits(rows, "final_sampled"),
+        "pairs": table_of_pairs(rows),
+        "shortcut": table([x for x in chosen if x.task == "sum"]),
+        "rates": table_of_rates(rows),
+    }
+    return Path(__file__).with_name("compare.template.txt").read_text().format(**parts)
