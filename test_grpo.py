@@ -596,8 +596,9 @@ def test_the_three_checks_ask_three_things():
 
 
 # ---- (6) One update
-DEFAULTS = {"minibatches": 4, "aggregate": "token", "kl": 0.0, "max_grad_norm": 0.01}
-DEFAULTS |= {"clip_low": 0.2, "clip_high": 0.2, "loss_type": "grpo"}
+SETTINGS = "minibatches aggregate kl max_grad_norm clip_low clip_high loss_type".split()
+GIVEN = vars(train.parse_arguments([]))  # what the command line says if nobody says anything
+DEFAULTS = {name: GIVEN[name] for name in SETTINGS}  # tests/test_train.py has the numbers
 CASES = [
     {},
     {"minibatches": 3, "kl": 0.02, "clip_low": 0.1, "clip_high": 0.3, "max_grad_norm": 1.0},
@@ -660,11 +661,11 @@ def test_update_equals_its_steps_by_hand(options):
         expected["grad_norm"] += norm / len(parts)
     for padded in (x.logprobs, x.reference_logprobs, x.A):
         padded[~x.mask] = math.nan
-    metrics = update(model, torch.optim.SGD(model.parameters(), 0.01), x, **options)
+    metrics = update(model, torch.optim.SGD(model.parameters(), 0.01), x, **how)
     assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
     close([*model.parameters()], [*by_hand.parameters()], 1e-7)
     x.A = 0 * x.A
-    assert how["kl"] or not any(update(model, None, x, **options).values())  # no group: no step
+    assert how["kl"] or not any(update(model, None, x, **how).values())  # no group: no step
 
 
 # ---- (7) The loop over steps
@@ -827,6 +828,7 @@ def test_a_constant_factor_is_lost_where_every_gradient_has_one_length():
             x = sample(first, (2, 5, 4, 3, 2), seed=step)
             x.rewards = torch.tensor([MIXED, ONE, FAIL, ONE, MIXED], dtype=torch.float64)
             settings = {"aggregate": aggregate, "clip_low": 1.0, "clip_high": 1e9}
+            settings["max_grad_norm"] = 0.01
             metrics = update(model, optimizer, VARIANTS[name](x), minibatches=2, **settings)
             assert metrics["grad_norm"] > 0.01  # the limit: gradients were scaled
         weights = zip(model.parameters(), first.parameters())

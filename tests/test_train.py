@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 
+import grpo
 import train
 from advantages import VARIANTS
 from grpo import sample_rollout
@@ -201,11 +202,17 @@ def test_the_longest_rows_have_columns(name, task, monkeypatch):
 # ---- What a setting reaches
 def test_the_defaults_are_those_of_the_readme():
     """A default that changes: the numbers of all texts are then those of another command."""
-    expected = DEFAULTS | {"variant": "grpo", "task": "add", "steps": 400, "prompts": 64}
+    of_update = {"minibatches": 4, "aggregate": "token", "kl": 0.0, "max_grad_norm": 0.01}
+    of_loss = {"clip_low": 0.2, "clip_high": 0.2, "loss_type": "grpo"}
+    expected = of_update | of_loss
+    expected |= {"variant": "grpo", "task": "add", "steps": 400, "prompts": 64}
     expected |= {"group_size": 8, "temperature": 1.0, "lr": 3e-4, "seed": 0, "base_seed": 0}
     expected |= {"layers": 2, "width": 64, "threads": 1, "device": "cpu", "out": "runs"}
     assert vars(train.parse_arguments([])) == expected | {"name": "add-grpo-seed0"}
     assert train.parse_arguments(["--kl", "0.1"]).name == "add-grpo-seed0-kl0.1"
+    for function, defaults in ((grpo.update, of_update), (grpo.policy_loss, of_loss)):
+        parameters = signature(function).parameters
+        assert {name: parameters[name].default for name in defaults} == defaults
 
 
 def test_what_the_base_model_depends_on():
