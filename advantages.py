@@ -455,7 +455,7 @@ def written(rollout: Rollout, texts: list[str], temperature: float) -> Rollout:
     new = replace(rollout, tokens=tokens, mask=mask, probs=None, hidden=None)
     read = replace(new, temperature=temperature)
     with torch.no_grad():  # 16 groups at a time stay in the processor's cache
-        groups = torch.arange(len(mask)).split(16)
+        groups = torch.arange(len(mask), device=mask.device).split(16)
         logprobs = torch.cat([response_logprobs(rollout.model, read, part) for part in groups])
     return replace(new, logprobs=logprobs)
 

@@ -173,12 +173,21 @@ def test_all_is_the_whole_assignment_without_its_extra_part(copy):
 
 
 def test_the_columns_of_a_run(tmp_path):
-    """A traceback for a folder or a column that is not there; a byte order mark in a name."""
+    """A traceback for a folder or a column that is not there; a byte order mark in a name.
+
+    A torn row that is shown, or that is left out in silence.
+    """
     (tmp_path / "metrics.csv").write_bytes(b"\xef\xbb\xbfstep,reward\r\n1,0.5\r\n2,\r\n3")
-    for names, said in (("step reward", "0.5000"), ("loss", "'loss'"), ("", "")):
+    for names, said in (
+        ("step reward", "0.5000"),
+        ("loss", "loss is not one of step, reward"),
+        ("", ""),
+    ):
         command = [sys.executable, "-m", "course.show", tmp_path, *names.split()]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        assert said in done.stdout + done.stderr and len(done.stderr.splitlines()) <= 1
+        torn, *more = done.stderr.splitlines()
+        assert "the last row of metrics.csv is torn" in torn and len(more) <= 1
+        assert said in done.stdout + done.stderr
     command = [sys.executable, "-m", "course.show", tmp_path / "no", "step"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
