@@ -1,27 +1,28 @@
 # The commands of the texts under short names. CONTRIBUTING.md says what each of them needs.
+PYTHON ?= python3
 .PHONY: test lint lectures grade tables ci
 
 test:
-	python -m pytest test_grpo.py tests
+	$(PYTHON) -m pytest test_grpo.py tests
 
 lint:
-	ruff check .
-	ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
 
 lectures:
-	jupyter nbconvert --to notebook --execute --inplace course/lecture-1.ipynb course/lecture-2.ipynb
+	$(PYTHON) -m jupyter nbconvert --to notebook --execute --inplace course/lecture-1.ipynb course/lecture-2.ipynb
 
 grade:
-	python course/instructor/grade.py
+	$(PYTHON) course/instructor/grade.py
 
 tables:
-	python -m studies.group
-	python -m studies.timing --only-tables
-	python -m studies.compare --only-tables
-	python -m studies.gradients --only-tables
-	python -m studies.displacement --only-tables
-	python -m studies.faithful --only-tables
-	python -m studies.pass_at_k --only-tables
+	$(PYTHON) -m studies.group
+	$(PYTHON) -m studies.timing --only-tables
+	$(PYTHON) -m studies.compare --only-tables
+	$(PYTHON) -m studies.gradients --only-tables
+	$(PYTHON) -m studies.displacement --only-tables
+	$(PYTHON) -m studies.faithful --only-tables
+	$(PYTHON) -m studies.pass_at_k --only-tables
 
 ci:
 	.ci/run

@@ -369,6 +369,9 @@ def test_policy_loss_equals_its_formula(aggregate, distance, loss_type):
         loss = policy_loss(logprobs, rollout.logprobs, A, weights, *how)
         how = (low, high, aggregate, loss_type)
         oracle = loss_by_loops(logprobs, rollout.logprobs, A, rollout.mask, *how)
+        assert oracle.isfinite(), f"loss_by_loops gives {oracle.item()}"
+        said = "a token of weight 0 is not replaced before exp, or a ratio is too large"
+        assert loss.isfinite(), f"policy_loss gives {loss.item()}: {said}"
         torch.testing.assert_close(loss, oracle)
         gradients = [torch.autograd.grad(x, logprobs)[0] for x in (loss, oracle)]
         torch.testing.assert_close(*gradients)

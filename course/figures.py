@@ -127,23 +127,6 @@ def clip():
     )
 
 
-def ratios(runs, names):
-    """runs: heading -> ratios of some tokens along the optimiser steps, a list of tensors."""
-    for ax, (heading, ratios) in zip(panels(2, height=4.2, sharey=True), runs.items()):
-        ax.axhspan(0.8, 1.2, color="grey", alpha=0.3)
-        for token, colour in zip(torch.stack(ratios).T, (DOWN, UP, GREEN, NEUTRAL)):
-            ax.plot(token, color=colour, linewidth=2.5)
-        ax.set(title=heading, xlabel="optimiser step", ylabel="ratio of a token", yscale="log")
-        ax.set_yticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1", "0.2", "0.5", "1", "2", "5"])
-        ax.minorticks_off()
-        name_lines(ax, names, 0.1)
-    ends = []
-    for heading, ratios in runs.items():
-        last = [f"{name} {x:.2f}" for name, x in zip(names, ratios[-1].tolist())]
-        ends.append(f"{heading} {', '.join(last)}")
-    show(f"Ratios of four tokens after sixty optimiser steps: {'; '.join(ends)}.")
-
-
 # ---- The second lecture
 def counts(counts):
     """counts: name -> how many characters are pushed up, how many down, and the sum of pushes."""
@@ -163,29 +146,6 @@ def counts(counts):
     for name, (up, down, total) in counts.items():
         rows.append(f"{name} characters: {down:,} are pushed down and {up:,} up, sum {total:+.0f}")
     show(f"{'; '.join(rows)}.")
-
-
-def baselines(k):
-    """Mean squared length of g against the baseline, if one of eight responses is correct.
-
-    k: squared length of the gradient of an incorrect response, over that of a correct one.
-    """
-    ax = panels()
-    b = torch.linspace(-0.03, 0.2, 121)
-    for ratio, colour in ((1.0, NEUTRAL), (k, "black")):
-        length, grpo = (((1 - x) ** 2 + 7 * ratio * x**2) for x in (b, 1 / 8))
-        ax.plot(b, length / grpo, color=colour, linewidth=2.5)
-    name_lines(ax, ["k = 1", f"k = {k:.1f}"], 0.1)
-    for name, x in {"reinforce": 0, "half": 1 / 15, "grpo": 1 / 8}.items():
-        height = ((1 - x) ** 2 + 7 * k * x**2) / grpo
-        ax.plot(x, height, "o", color="black", markersize=10)
-        ax.text(x, height - 0.05, f"{name} {height:.2f}", ha="center", va="top")
-    ax.set(xlabel="baseline b", ylabel="mean squared length\nrelative to grpo", ylim=(0.8, 1.4))
-    ax.set_xticks([0, 0.05, 0.1, 0.15, 0.2])
-    show(
-        "Mean squared length of g against the baseline b. For gradients of one length it is "
-        f"smallest at grpo's baseline, 1/8; for k = {k:.1f} it is smallest near half's, 1/15."
-    )
 
 
 def estimates(rules, truth):
@@ -208,28 +168,6 @@ def estimates(rules, truth):
         "Estimates from eight responses as dots, for three estimators. Mean push on reasoning 1 "
         f"and on the true answer after it: {'; '.join(means)}; "
         f"grad J: {truth[0]:.2f} and {truth[1]:.2f}."
-    )
-
-
-def histograms(rules, length):
-    """rules: name -> estimates (N, 2), along grad J and across it. length: that of grad J."""
-    grid = panels(len(rules), 2, height=2.7, sharex="row", sharey="row")
-    means = []
-    for (name, estimates), axes in zip(rules.items(), grid.T):
-        for ax, part, truth in zip(axes, estimates.T, (length, 0.0)):
-            ax.hist(part, bins=40, range=(-0.6, 1.0), color=NEUTRAL, alpha=0.5)
-            ax.axvline(truth, color="black", linewidth=2, label="grad J")
-            ax.axvline(part.mean(), color=GREEN, linewidth=4, linestyle=":", label="mean")
-            ax.set(yticks=[], xticks=[-0.5, 0, 0.5])
-        axes[0].set(title=name, xlabel="along grad J")
-        axes[1].set(xlabel="across grad J")
-        means.append(f"{name}: {estimates[:, 0].mean():.2f} and {estimates[:, 1].mean():.2f}")
-    grid[0, 0].legend(frameon=False, loc="upper right", handlelength=1.2, borderaxespad=0)
-    for ax in grid[:, 0]:
-        ax.set_ylabel("how often")
-    show(
-        "Histograms of estimates from eight pulls. Their means along grad J and across it: "
-        f"{'; '.join(means)}. Those of grad J: {length:.2f} and 0."
     )
 
 

@@ -3,9 +3,8 @@
 import torch
 
 from advantages import VARIANTS, nthr_scores
-from grpo import Rollout, response_logprobs, sample_rollout, update
+from grpo import Rollout, sample_rollout, update
 from studies.common import TABLES, paired, read_rows
-from studies.gradients import gradient
 from studies.group import first_correct, load  # noqa: F401 (the notebooks load models with it)
 from tasks import ADD
 from tools.ask import asked
@@ -71,14 +70,6 @@ def pushes(rollout):
     return found
 
 
-def spared(rollout):
-    """name -> which share of such characters nthr spares, of those that grpo pushes down."""
-    A = VARIANTS["grpo"](rollout).A
-    changed = (VARIANTS["nthr"](rollout).A != A).float()
-    named = zip(("correct", "incorrect"), characters(rollout))
-    return {name: changed[which & (A < 0)].mean() for name, which in named}
-
-
 def print_advantages(rollout, p, L, variants):
     """Prints the responses of group p, the largest L (P, G) first, with their advantages."""
     columns = {name: VARIANTS[name](rollout).A[p, :, 0] for name in variants}
@@ -110,21 +101,6 @@ def two_tokens(first, after_b):
         probs=torch.tensor([first, after_b]).expand(1, 2, 2, 2),
         hidden=torch.eye(2).expand(1, 2, 2, 2),
     )
-
-
-def length_ratio(model, rollout):
-    """k: squared length of the gradient of an incorrect response, over that of a correct one.
-
-    The geometric mean over forty mixed groups. A length is that of the gradient of ln pi.
-    """
-    mixed = ((rollout.rewards.mean(1) - 0.5).abs() < 0.5).nonzero()[:, 0]
-    found = []
-    for p in mixed[::4][:40].tolist():
-        logprobs = response_logprobs(model, rollout, [p])[0].sum(-1)  # (G,)
-        squares = torch.stack([gradient(model, logprob).square().sum() for logprob in logprobs])
-        correct = rollout.rewards[p] == 1
-        found.append(squares[~correct].mean() / squares[correct].mean())
-    return torch.stack(found).log().mean().exp().item()
 
 
 def stuck(model, task, problems, variant, steps=40, lr=6e-4):
@@ -204,10 +180,6 @@ def compared(rules):
 
 # ---- The bandit: pi of three arms, of which only the first has a reward
 PI = torch.tensor([0.2, 0.3, 0.5])
-PUSH = torch.eye(3) - PI  # row a: e_a - pi
-UPHILL = PI[0] * PUSH[0]  # grad J
-ALONG = UPHILL / UPHILL.norm()
-ACROSS = torch.linalg.cross(torch.ones(3) / 3**0.5, ALONG)  # pushes have two dimensions
 
 
 def ascend(r, baseline=0.0, pulls=None, seed=0):
@@ -224,20 +196,6 @@ def ascend(r, baseline=0.0, pulls=None, seed=0):
         z = z + 0.5 * (share * (r - baseline)) @ (torch.eye(3) - p)
         path.append(z.softmax(0))
     return torch.stack(path)
-
-
-def split(A):
-    """The mean squared length of g = A_a (e_a - pi) in three parts: signal, bias, scatter (3,)."""
-    g = A[:, None] * PUSH  # row a is what a pull of arm a gives
-    mean = PI @ g
-    scatter = PI @ (g - mean).square().sum(1)
-    return torch.stack([(mean @ ALONG) ** 2, (mean @ ACROSS) ** 2, scatter])
-
-
-def pulled(A):
-    """2000 means of g over eight pulls: their parts along grad J and across it (2000, 2)."""
-    arms = torch.multinomial(PI, 16_000, replacement=True, generator=generator(0)).view(2000, 8)
-    return (A[:, None] * PUSH)[arms].mean(1) @ torch.stack([ALONG, ACROSS], dim=1)
 
 
 # ---- The rows of a study

@@ -277,7 +277,7 @@ def test_a_handout_has_no_solution(tmp_path, monkeypatch):
     assert len(commits.split()) == 1
     extra = [x for part in assignment() if not part.points for x in sum(part.files.values(), [])]
     sources = [read(path) for form in ("*.py", "*.md") for path in made.rglob(form)]
-    page = read(ROOT / "course" / "instructor" / "wrong_solutions.md")
+    page = read(ROOT / "tests" / "wrong_solutions.txt")
     for entry in page.split("\n### ")[1:]:
         lines = re.findall("^-(.*\n)", entry.split("```diff")[1], re.M)
         shown = any("".join(lines) in source for source in sources)

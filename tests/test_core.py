@@ -195,20 +195,25 @@ def test_padding_and_longer_neighbours_change_no_loss_or_gradient():
     close(*[torch.autograd.grad(loss, model.parameters()) for loss in losses])
 
 
-@pytest.mark.parametrize("poison", [*POISON[:3], 1e300])
-@pytest.mark.parametrize("poisoned", [0, 1, 2])  # logprobs, old_logprobs or A
-def test_nan_in_the_padding_reaches_no_loss_or_gradient(poisoned, poison):
+def test_nan_in_the_padding_reaches_no_loss_or_gradient():
     """Padding that holds NaN is multiplied by 0, which gives NaN, also in the gradient. Or it is
     replaced only after the exponential. One NaN in the loss makes every weight NaN.
     """
     rollout = random_rollout([MIXED, ONE, FAIL, REAL])
-    results = []
-    for padding in (0.0, poison):
+
+    def results(poisoned, padding):
         rows = [rollout.logprobs + 0.4, rollout.logprobs.clone(), apply("critic", rollout).A]
         rows[poisoned][~rollout.mask] = padding
         loss = policy_loss(*[x.requires_grad_() for x in rows], token_weights(rollout.mask))
-        results.append([loss, *torch.autograd.grad(loss, rows)])
-    close(*results, 0)
+        return [loss, *torch.autograd.grad(loss, rows)]
+
+    for poisoned, name in enumerate(("logprobs", "old_logprobs", "A")):
+        for poison in (*POISON[:3], 1e300):
+            loss, *gradients = results(poisoned, poison)
+            said = f"of policy_loss, where the padding of {name} holds {poison}: it is not replaced"
+            assert loss.isfinite(), f"the value {said}"
+            assert all(x.isfinite().all() for x in gradients), f"the gradient {said} before exp"
+            close([loss, *gradients], results(poisoned, 0.0), 0)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -221,7 +226,9 @@ def test_equal_rewards_give_exactly_zero(name):
         rollout = random_rollout(rewards, T=1, dtype=torch.float32)
         rollout.bias[:] = 0.0  # which `critic` adds everywhere, by design
         by_design = by_loops(rollout, FORMULAS.get(name, FORMULAS["grpo"])).abs() > 1e-6
-        assert torch.equal(apply(name, rollout).A != 0, by_design)
+        exact = torch.equal(apply(name, rollout).A != 0, by_design)
+        said = "is not 0, or not what its formula states: does centre return exactly 0?"
+        assert exact, f"{G} equal rewards, and an advantage of {name} {said}"
 
 
 # ---- The tasks

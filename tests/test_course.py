@@ -9,10 +9,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import conftest
+from course.blank import assignment
+
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "course" / "instructor"))
+import expected  # noqa: E402
 
 
 def blocks(page: str) -> list[str]:
@@ -22,7 +28,7 @@ def blocks(page: str) -> list[str]:
     return [block for block in found if not block.startswith(" ")]
 
 
-@pytest.mark.parametrize("page", ["exercises.md", "more-exercises.md", "own-task.md"])
+@pytest.mark.parametrize("page", ["exercises.md", "own-task.md"])
 def test_every_name_that_a_page_uses_is_there(page):
     """A function of the project was moved or renamed, and a program of a page has the old name."""
     for block in blocks(page):
@@ -56,7 +62,54 @@ def test_a_lecture_can_be_shown(name):
             odd = [line for line in prose.splitlines() if line.count("$") % 2]
             assert not odd, odd[0]
     figures = [output for cell in cells for output in cell.get("outputs", []) if "data" in output]
-    assert len(figures) >= 7
+    assert len(figures) >= 6
+
+
+def test_answers_and_marks_for_every_question():
+    """The file to fill in, or the page with marks, lost a heading: the grader finds no answer, and
+    a lecturer no example.
+    """
+    numbers = [part.title.split(".")[0] for part in assignment() if part.points]
+    to_fill_in, marked = (
+        (ROOT / "course" / page).read_text(encoding="utf-8")
+        for page in ("answers.md", "instructor/model_answers.md")
+    )
+    assert to_fill_in.startswith("Number:")
+    for page in (to_fill_in, marked):
+        assert re.findall(r"^## (\d+)$", page, re.MULTILINE) == numbers
+    for answer in marked.split("\n## ")[1:]:
+        for what in ("*What 3 points need:*", "*With 2 points:*", "*With 1 point:*"):
+            assert answer.count(what) == 1, f"{what} is not once in {answer[:2]}"
+
+
+def test_the_numbers_that_answers_should_have():
+    """A formula or a question has changed, and right answers are marked as wrong."""
+    page = (ROOT / "course" / "instructor" / "model_answers.md").read_text(encoding="utf-8")
+    lines = expected.expected(472)
+    for number, row in zip((2, 2, 2, 2, 3, 3, 3, 4, 4, 6, 7, 9, 9), lines[1:], strict=True):
+        answer = page.split(f"\n## {number}\n")[1].split("\n## ")[0]
+        found = re.findall(r"\d+\.\d{3}|1/\d+", row)
+        assert found, row
+        for value in found:
+            short = re.sub(r"0$", "", value), re.sub(r"\.?0+$", "", value)  # as a page may write it
+            assert any(x in answer for x in (value, *short)), f"{number}: {value}"
+    groups = {expected.expected(S)[0].split("group ")[1][:8] for S in range(1000)}
+    assert len(groups) == 254 and not groups & {"00000000", "11111111"}
+    assert [expected.number(x) for x in ("Number: 012", "Number:", "2024-11")] == [12, None, None]
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_failure_begins_with_what_the_test_finds(failed):
+    """A student sees a dump of numbers, and not which mistake it may be."""
+    report = SimpleNamespace(failed=failed, longrepr=None, longreprtext="E   1 != 2")
+    item = SimpleNamespace(function=test_a_failure_begins_with_what_the_test_finds)
+    hook = conftest.pytest_runtest_makereport(item)
+    next(hook)
+    with pytest.raises(StopIteration) as returned:
+        hook.send(report)
+    assert returned.value.value is report
+    says = "A student sees a dump of numbers, and not which mistake it may be.\n\nE   1 != 2"
+    assert report.longrepr == (says if failed else None)
 
 
 @pytest.mark.parametrize("reward", ["Strict", "Partial"])

@@ -2,17 +2,14 @@
 
 import ast
 import csv
-import math
 import os
 import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from test_grpo import FORMULAS, standardised, verifree_at
 
 ROOT = Path(__file__).parent.parent
 GRADE = ROOT / "course" / "instructor" / "grade.py"
@@ -57,7 +54,7 @@ def test_a_slip_is_in_the_checks_of_its_own_part_only(student, monkeypatch):
     slips = []
     for part in assignment():
         for file in part.files:
-            grade.graded(part, student / file, limit=1, expected=[])
+            grade.graded(part, student / file, limit=1, tests=[])
             source = seen.pop()
             right = ast.unparse(ast.parse(read(ROOT / file)))
             pairs = zip(ast.parse(right).body, ast.parse(source).body, strict=True)
@@ -304,28 +301,40 @@ def test_every_part_has_a_question_and_a_rubric(student, capsys):
         assert f"Nothing is below a heading ## {number}." in rubric and len(rubric) > 100
 
 
-def numbers_to_compare_with():
-    """The rows of two tables of the instructor's page: questions 2 and 3, and questions 7 and 9."""
-    for k in range(1, 8):
-        r = [1.0] * k + [0.0] * (8 - k)
-        A = [standardised(r, 0), standardised(r, 7)]
-        numbers = [math.sqrt(k * (8 - k)) / 8, *A]
-        numbers += [math.sqrt((G - 1) / G) * a for G in (8, 16) for a in A]
-        for name in ("dr_grpo", "rloo"):
-            numbers += [FORMULAS[name](SimpleNamespace(r=x), 0, 0) for x in (r, r + [0.0])]
-        yield k, numbers
-        numbers = [sum(standardised(r + [x], i) for i in range(8)) for x in (1.0, 0.0)]
-        L = [[0.0, math.log(0.9 if x else 0.1)] for x in r]
-        x = SimpleNamespace(logprobs=L, end=[[False, True]] * 8)
-        yield k, numbers + [verifree_at(x, i, t) for i in (0, 7) for t in (0, 1)]
+def test_each_function_has_a_share(student, monkeypatch):
+    """rloo is wrong for a group of one only, and three of six points are lost; or a wrong function
+    costs nothing if another one is right.
+    """
+    part = assignment()[2]
+    tried = []
+
+    def check(command, limit, theirs, names):
+        tried.append(names)
+        return ([], {"a test": "it fails"}) if "rloo" in names else (["a test"], {})
+
+    monkeypatch.setattr(grade, "check", check)
+    why, share = grade.shared(part, student / "advantages.py", 60, ["a test"])
+    assert why == {"a test": "it fails"} and share == 2 / 3
+    assert tried == [["reinforce", "dr_grpo", "rloo"], ["reinforce"], ["dr_grpo"], ["rloo"]]
+    tried.clear()
+    assert grade.shared(part, student / "test_grpo.py", 60, ["a test"]) == ({}, 1.0)
+    ended = {"No result": "an endless loop"}
+    monkeypatch.setattr(grade, "check", lambda *_, **names: tried.append(names) or ([], ended))
+    assert grade.shared(part, student / "advantages.py", 60, ["a test"]) == (ended, 0.0)
+    assert len(tried) == 2
 
 
-def test_the_instructor_has_the_numbers():
-    """A formula has changed, and good answers are marked as wrong."""
-    page = read(ROOT / "course" / "instructor" / "README.md")
-    for k, numbers in numbers_to_compare_with():
-        row = " | ".join(f"{number:.3f}" for number in numbers)
-        assert f"| {k} | {row} |" in page
+def test_expected_numbers_are_those_of_the_student(student, monkeypatch, capsys):
+    """The numbers of somebody else, or a traceback where nobody wrote a number."""
+    page = student / "answers.md"
+    monkeypatch.setattr(sys, "argv", ["grade.py", str(student), "--expected"])
+    for first, said in (
+        ("Number: 472", "group 11011011, k = 6, R = 1.52"),
+        ("Number:", "No number"),
+    ):
+        page.write_text(f"{first}\n\n## 1\n")
+        grade.main()
+        assert said in capsys.readouterr().out
 
 
 def test_a_mistake_is_named_and_a_loop_ends(student, verifier):

@@ -21,8 +21,8 @@ LIMIT = 600  # seconds of the processor, only against a machine that hangs
 
 
 def mistakes():
-    """function, title, test, right lines, wrong lines of each entry of wrong_solutions.md."""
-    for entry in read(ROOT / "course/instructor/wrong_solutions.md").split("\n### ")[1:]:
+    """function, title, test, right lines, wrong lines of each entry of wrong_solutions.txt."""
+    for entry in read(ROOT / "tests/wrong_solutions.txt").split("\n### ")[1:]:
         title, test, diff = entry.split("\n\n")[:3]
         right, wrong = ("".join(re.findall(rf"^[{x}](.*\n)", diff, re.M)) for x in "-+")
         yield title.split("`")[1], title, test.split("`")[1], right, wrong

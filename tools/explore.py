@@ -1,11 +1,12 @@
 """Makes the advantage lab, a page to play with: python -m tools.explore
 
-The page is tools/explore.html: tools/explore.template.html with recorded numbers in it. It needs no
-network. Two things are recorded:
+The page is tools/explore.html, one file that needs no network. It joins explore.template.html,
+explore.css, explore.js and recorded numbers. Two things are recorded:
 
-- One group of eight responses to 347+285= by the base model, with everything that the page needs
-  to compute all advantages anew when the reader changes a reward.
-- For each task a run of grpo and one of verifree. Every 25 steps the page keeps the metrics and,
+- One group of eight responses to 347+285= by the base model. For each prefix of these responses the
+  page gets the distribution over the next token. It computes all advantages and updates from this
+  table.
+- For each task a run of grpo and one of verifree. Every 25 steps the page keeps the accuracy and,
   for one held-out problem of each level, a group of eight responses. The problem is the first that
   the base model solves in one of eight responses, or the first of all.
 
@@ -17,9 +18,11 @@ import base64
 import inspect
 import json
 import os
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from itertools import chain, product
+from operator import ne
 from pathlib import Path
 
 import numpy as np
@@ -27,23 +30,16 @@ import torch
 from tqdm import tqdm
 
 import train
-from advantages import VARIANTS, Critic, answer_likelihood, answered
-from advantages import as_sampled, nthr_scores, token_bias
+from advantages import LOSS, VARIANTS, Critic, answer_likelihood, answered, as_sampled, token_bias
 from grpo import Rollout, sample_rollout
 from model import GPT
-from tasks import ADD, MARKER, TASKS, Problem, make_problems
+from tasks import ADD, CHARACTERS, MARKER, TASKS, Problem, make_problems
 from tools.ask import asked
 
 TEMPLATE = Path(__file__).with_name("explore.template.html")
 PAGE = Path(__file__).with_name("explore.html")
 FOLLOWED = ("grpo", "verifree")  # the variants whose runs are recorded
 CRITIC_ROLLOUTS = 50  # from which the lab's critic learns before it judges
-SHOWN = ("step", "entropy", "all_fail", "sampled_by_level")  # of a step's metrics
-
-
-def by_token(values: torch.Tensor, mask: torch.Tensor) -> list[list[float]]:
-    """(G, T) -> for each response the values of its tokens, with all digits of a 32-bit number."""
-    return [exact(row[sampled]) for row, sampled in zip(values, mask)]
 
 
 def exact(values: torch.Tensor) -> list[float]:
@@ -51,9 +47,9 @@ def exact(values: torch.Tensor) -> list[float]:
     return [float(str(x)) for x in values.detach().numpy().astype(np.float32)]
 
 
-def packed(values: torch.Tensor, dtype: str) -> str:
-    """Numbers one after the other as base64, little-endian: "<f4" or "<i2"."""
-    return base64.b64encode(values.numpy().astype(dtype).tobytes()).decode()
+def packed(values: torch.Tensor) -> str:
+    """32-bit numbers one after the other as base64, little-endian."""
+    return base64.b64encode(values.numpy().astype("<f4").tobytes()).decode()
 
 
 def texts_and_rewards(rollout: Rollout) -> dict:
@@ -62,8 +58,7 @@ def texts_and_rewards(rollout: Rollout) -> dict:
         "problem": rollout.problems[0],
         "tokens": as_sampled(rollout),
         "rewards": rollout.rewards[0].int().tolist(),
-        "L": exact(answer_likelihood(rollout)[0]),  # likelihood
-        "L_given": exact(given_likelihood(rollout)),  # verifree
+        "L_given": exact(given_likelihood(rollout)),  # of verifree
     }
 
 
@@ -75,48 +70,26 @@ def given_likelihood(rollout: Rollout) -> torch.Tensor:
 
 
 def lab(rollout: Rollout, bias: torch.Tensor) -> dict:
-    """A rollout of one group, so that the page can compute all advantages for any rewards.
+    """A rollout of one group, so that the page can compute all advantages and updates.
 
-    bias (1, G, T): the critic's outputs. K is the matrix of the inner products <g, g'><h, h'> of
-    all pairs of tokens (advantages.nthr_scores). Recorded are the rows of its lower triangle.
+    bias (1, G, T): the critic's outputs. The table has a row for each prefix, in the order in which
+    the responses reach them: the distribution over the next token, and the inner products of its
+    vector h with those of the rows before it and with itself (for nthr).
     """
-    mask = rollout.mask[0]
-    one_hot = torch.nn.functional.one_hot(rollout.tokens[0], rollout.probs.size(-1))
-    g = (one_hot - rollout.probs[0])[mask]  # (tokens, V)
-    h = rollout.hidden[0][mask]  # (tokens, D)
-    K = (g @ g.T) * (h @ h.T)
+    texts = as_sampled(rollout)
+    first = {}  # prefix: a response and a token of it that follows this prefix
+    for i, text in enumerate(texts):
+        for t in range(len(text)):
+            first.setdefault(text[:t], (i, t))
+    i, t = zip(*first.values())
+    h = rollout.hidden[0, i, t]  # (prefixes, D)
     return texts_and_rewards(rollout) | {
-        "pi": by_token(rollout.logprobs[0].exp(), mask),
-        "H": by_token(torch.special.entr(rollout.probs[0]).sum(-1), mask),
-        "bias": by_token(bias[0], mask),
-        "K": packed(K[*np.tril_indices(len(K))], "<f4"),
+        "L": exact(answer_likelihood(rollout)[0]),  # of likelihood
+        "bias": [exact(b[sampled]) for b, sampled in zip(bias[0], rollout.mask[0])],
+        "characters": CHARACTERS,
+        "probs": packed(rollout.probs[0, i, t]),  # (prefixes, V)
+        "products": packed((h @ h.T)[*np.tril_indices(len(h))]),
     }
-
-
-def groups(rollout: Rollout) -> list[dict]:
-    """What the page shows of each group of a recorded run; its rewards do not change.
-
-    pi in 32767ths and s in `unit`s are packed. `spared` has 1 for a token that nthr spares, `forks`
-    1 for one that forking trains: rounded numbers could not decide that.
-    """
-    s = nthr_scores(rollout)
-    grpo, nthr = (VARIANTS[name](rollout).A for name in ("grpo", "nthr"))
-    # Which tokens forking trains does not depend on rewards, and a mixed group shows it.
-    mixed = torch.zeros_like(rollout.rewards)
-    mixed[:, 0] = 1
-    forking = VARIANTS["forking"](replace(rollout, rewards=mixed)).A
-    kept = []
-    for i, mask in enumerate(rollout.mask):
-        group = texts_and_rewards(one(rollout, i))
-        unit = max(s[i][mask].abs().max().item(), 1e-6) / 32767
-        bits = {"spared": nthr[i] != grpo[i], "forks": forking[i] != 0}
-        for name, bit in bits.items():
-            group[name] = ["".join(str(int(x)) for x in row[m]) for row, m in zip(bit, mask)]
-        group["unit"] = unit
-        group["s"] = packed((s[i][mask] / unit).round(), "<i2")
-        group["pi"] = packed((rollout.logprobs[i][mask].exp() * 32767).round(), "<i2")
-        kept.append(group)
-    return kept
 
 
 def one(rollout: Rollout, p: int) -> Rollout:
@@ -128,23 +101,24 @@ def one(rollout: Rollout, p: int) -> Rollout:
 def telling(problem: Problem, texts: list[str], rewards: list[float]) -> bool:
     """Whether a group makes a good first screen.
 
-    All its responses look like solutions, and all differ. Exactly one is correct, one of the first
-    two, and its steps are correct. Exactly one incorrect response has correct steps too.
+    All its responses look like solutions, and all differ. Exactly one is correct, and so are its
+    steps. Exactly one other response has correct steps, too, and only one wrong token.
     """
     marker = problem.solution.index(MARKER)
     shaped = [len(y) == len(problem.solution) and y.find(MARKER) == marker for y in texts]
-    correct_steps = [r for y, r in zip(texts, rewards) if ADD.reasoning_correct(problem, y)]
-    one_correct = sum(rewards) == sum(rewards[:2]) == 1
-    return all(shaped) and one_correct and sorted(correct_steps) == [0, 1] and len(set(texts)) == 8
+    with_steps = [y for y in texts if ADD.reasoning_correct(problem, y)]
+    wrong = sorted(sum(map(ne, y, problem.solution)) for y in with_steps)
+    return all(shaped) and sum(rewards) == 1 and wrong == [0, 1] and len(set(texts)) == 8
 
 
 def first_group(model: GPT, args: argparse.Namespace) -> dict:
-    """The lab's group: the first telling one of 512 that the base model samples for 347+285=."""
+    """The lab's group: of 512 that the base model samples, the likeliest that is telling."""
     problem = asked(ADD, "347+285=")
     rng = torch.Generator().manual_seed(0)
     rollout = sample_rollout(model, ADD, [problem] * 512, 8, generator=rng)
     told = [telling(problem, *group) for group in zip(rollout.texts, rollout.rewards.tolist())]
-    group = one(rollout, told.index(True) if any(told) else 0)
+    likely = rollout.logprobs.masked_fill(~rollout.mask, 0.0).sum(-1).exp().sum(-1).tolist()
+    group = one(rollout, max(range(512), key=lambda p: (told[p], likely[p])))
     critic = Critic(train.new_model(args, outputs=1), args.lr)
     pool = make_problems(ADD, held=False)
     order = np.random.default_rng(0)
@@ -169,7 +143,8 @@ def follow(name: str, variant: str, steps: int, model: GPT) -> dict:
         if "sampled" in row:
             rng = torch.Generator().manual_seed(0)  # the same random numbers at every step
             shown = sample_rollout(model, task, problems, 8, generator=rng)
-            kept.append({k: row[k] for k in SHOWN if k in row} | {"groups": groups(shown)})
+            groups = [texts_and_rewards(one(shown, i)) for i in range(len(problems))]
+            kept.append({k: row[k] for k in ("step", "sampled_by_level")} | {"groups": groups})
     return {"kept": kept}
 
 
@@ -184,16 +159,20 @@ def record(tasks: list[str], steps: int) -> dict:
 
 
 def page(recorded: dict) -> str:
-    """The template with its data."""
-    texts = {name: inspect.getdoc(variant) for name, variant in VARIANTS.items()}
-    data = json.dumps({"variants": texts} | recorded, separators=(",", ":"))
-    return TEMPLATE.read_text(encoding="utf-8").replace("DATA", data.replace("</", "<\\/"))
+    """The three files as one, with the data."""
+    variants = {name: inspect.getdoc(x).splitlines()[0] for name, x in VARIANTS.items()}
+    data = json.dumps({"variants": variants, "losses": LOSS} | recorded, separators=(",", ":"))
+    joined = TEMPLATE.read_text(encoding="utf-8")
+    for place, name in (("STYLE", "explore.css"), ("SCRIPT", "explore.js")):
+        joined = joined.replace(place, TEMPLATE.with_name(name).read_text(encoding="utf-8"))
+    return joined.replace("DATA", data.replace("</", "<\\/"))
 
 
 def recording(path: Path) -> dict:
     """What an earlier page holds."""
     data = path.read_text(encoding="utf-8").split('<script id="data" type="application/json">')[1]
-    return {k: v for k, v in json.loads(data.split("</script>")[0]).items() if k != "variants"}
+    held = json.loads(data.split("</script>")[0])
+    return {"lab": held["lab"], "runs": held["runs"]}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -202,15 +181,27 @@ def main(argv: list[str] | None = None) -> None:
     add("--steps", type=train.number(int, 0), default=400, help="training steps of a run (400)")
     add("--tasks", nargs="+", choices=TASKS, default=["add", "mul"], help="of the runs (add mul)")
     add("--out", type=Path, default=PAGE, help="the file to write (tools/explore.html)")
-    add("--keep", action="store_true", help="renew only the template and the docstrings")
+    add("--keep", action="store_true", help="renew all but the recorded numbers")
     options = parser.parse_args(argv)
-    if not os.access(options.out.parent, os.W_OK):
-        parser.error(f"{options.out.parent} is not a folder that can be written")
-    if options.keep and not options.out.exists():
-        parser.error(f"{options.out} is not there, so it has nothing to keep")
+    out = options.out.resolve()
+    if os.path.exists(out) and not os.path.isfile(out):
+        parser.error(f"--out {options.out}: not a file")
+    try:
+        recorded = recording(out) if options.keep else None
+    except (OSError, LookupError, ValueError):
+        parser.error(f"--keep: {options.out} is not a page of this command")
     torch.set_num_threads(1)
-    recorded = recording(options.out) if options.keep else record(options.tasks, options.steps)
-    options.out.write_text(page(recorded), encoding="utf-8")
+    beside = out.with_name(f"{out.name}.new")
+    try:
+        beside.write_bytes(bytes(10**6))  # a folder or disk that takes no page is found now
+        text = page(recorded or record(options.tasks, options.steps))
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(out)  # the old page stays whole until the new one is
+    except OSError as error:
+        parser.error(f"--out {options.out}: {error.strerror}")
+    finally:
+        with suppress(OSError):
+            beside.unlink()
 
 
 if __name__ == "__main__":

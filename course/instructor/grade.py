@@ -5,12 +5,14 @@ files, and the student's own functions and imports that they need. Everything el
 code, so a mistake costs only its own part. If a test fails, the program prints the docstring of the
 test, the message of its assertion if it has one, and the usual mistakes of the part.
 With --draw WORD it draws two questions for each student and prints the answers in place of grading.
+With --expected it prints the numbers that each student's answers should have.
 
 A check gives its points if all tests pass that pass with the project's own code. A test that is
-skipped or not reached has not passed. A check runs in a copy of the project, in a separate process,
-for --limit seconds at most, with limited memory and without its output. This protects your files
-and the points of the other students from accidents. It does not protect your machine from intent,
-because the code of a student can do whatever you can do there. A container is better.
+skipped or not reached has not passed. If one fails, each function is tried without the student's
+others, and has an equal share of the points. A check runs in a copy of the project, in a separate
+process, for --limit seconds at most, with limited memory and without its output. This protects your
+files and the points of the other students from accidents. It does not protect your machine from
+intent, because the code of a student can do whatever you can do there. A container is better.
 
 Without a folder the program checks the assignment itself, by tests/wrong_solutions.py.
 """
@@ -33,12 +35,22 @@ from checks import check  # noqa: E402
 from course.blank import WITHOUT, Part, assignment, read  # noqa: E402
 
 
-def graded(part: Part, theirs: Path, limit: int, expected: list[str]) -> dict[str, str]:
-    """Why a student's file gets no points for a part; empty if it gets them."""
+def graded(part: Part, theirs: Path, limit: int, tests: list[str]) -> dict[str, str]:
+    """Why a student's file loses points of a part; empty if it gets all of them."""
     passed, failed = check(part.command, limit, theirs=theirs, names=part.files[theirs.name])
-    missing = {*expected} - {*passed}
-    ended = f"{len(missing)} of {len(expected)} tests were skipped or not reached."
+    missing = {*tests} - {*passed}
+    ended = f"{len(missing)} of {len(tests)} tests were skipped or not reached."
     return (failed or {"not passed": ended}) if missing else {}
+
+
+def shared(part: Part, theirs: Path, limit: int, tests: list[str]) -> tuple[dict[str, str], float]:
+    """Why a file loses points, and which share it gets: that of its functions that are right."""
+    why = graded(part, theirs, limit, tests)
+    names = part.files[theirs.name]
+    if not why or len(names) == 1 or "No result" in why:  # an endless loop is not tried again
+        return why, float(not why)
+    alone = [part._replace(files={theirs.name: [name]}) for name in names]
+    return why, [graded(x, theirs, limit, tests) for x in alone].count({}) / len(names)
 
 
 def located(folder: Path, parts: list[Part]) -> Path:
@@ -61,20 +73,20 @@ def passing(part: Part, limit: int) -> list[str]:
     return passed
 
 
-def grade(name: str, files: Path, parts: list[Part], expected, pool, limit: int) -> list[float]:
+def grade(name: str, files: Path, parts: list[Part], tests, pool, limit: int) -> list[float]:
     """Prints the points of a student, part by part, and why some are missing. Returns them.
 
-    expected: a part's number in the list -> the tests that have to pass.
+    tests: a part's number in the list -> the tests that have to pass.
     """
-    work = [
-        (part, files / file, limit, x) for part, x in zip(parts, expected) for file in part.files
-    ]
-    failed = pool.map(graded, *zip(*work))
+    work = [(part, files / file, limit, x) for part, x in zip(parts, tests) for file in part.files]
+    found = pool.map(shared, *zip(*work))
     marks = []
     lines = []
     for part in parts:
-        why = {file: next(failed) for file in part.files}
-        marks.append(part.points * list(why.values()).count({}) / len(why))
+        results = {file: next(found) for file in part.files}
+        why = {file: reasons for file, (reasons, _) in results.items()}
+        share = sum(share for _, share in results.values()) / len(results)
+        marks.append(round(part.points * share, 2))
         lines.append(f"  {part.title}: {marks[-1]:g} of {part.points} points")
         items = [f"{file}, {x}: {text}" for file in why for x, text in why[file].items()]
         items += [f"Usual mistakes: {part.mistakes}"] * (", test_" in str(items))
@@ -84,13 +96,30 @@ def grade(name: str, files: Path, parts: list[Part], expected, pool, limit: int)
     return marks
 
 
-def draw(name: str, files: Path, parts: list[Part], word: str) -> None:
-    """Prints a student's questions, what a full answer has, and what the student wrote."""
-    rubric = read(ROOT / "course/instructor/README.md").split("## Rubric")[1]
-    rubric = dict(re.findall(r"(?s)\n(\d+)\. (.+?)(?=\n\d+\. |\n\n|$)", rubric))
+def written(files: Path) -> tuple[str, str]:
+    """The first line of a student's answers.md, and all of it."""
     page = files / "answers.md"
     text = page.read_text(encoding="utf-8-sig", errors="replace") if page.is_file() else ""
-    first, *_ = text.splitlines() or ["no answers.md"]
+    return (text.splitlines() or ["no answers.md"])[0], text
+
+
+def show_expected(name: str, files: Path) -> None:
+    """Prints the numbers that a student's answers should have."""
+    from expected import expected, number  # not above: a check's process must not have test_grpo
+
+    first, _ = written(files)
+    S = number(first)
+    lines = (
+        [f"No number of three digits is in the first line: {first}"] if S is None else expected(S)
+    )
+    print(f"{name}:", *lines, sep="\n  ", end="\n\n")
+
+
+def draw(name: str, files: Path, parts: list[Part], word: str) -> None:
+    """Prints a student's questions, what a full answer has, and what the student wrote."""
+    marked = read(ROOT / "course/instructor/model_answers.md")
+    rubric = dict(re.findall(r"(?s)\n## (\d+)\n\n\*What 3 points need:\* (.+?)\n\n", marked))
+    first, text = written(files)
     answers = dict(re.findall(r"(?ms)^## *(\d+)\b(.*?)(?=^## |\Z)", text))
     numbered = {part.title.split(".")[0]: part for part in parts}
     drawn = [word] if word in numbered else random.Random(word + name).sample([*numbered], 2)
@@ -105,6 +134,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a student's files")
     parser.add_argument("--table", type=os.path.abspath, metavar="FILE", help="points as CSV")
     parser.add_argument("--draw", metavar="WORD", help="two questions for each, or this number's")
+    parser.add_argument("--expected", action="store_true", help="the numbers of each answer")
     parser.add_argument("--limit", type=int, default=60, metavar="SECONDS", help="a check (60)")
     parser.add_argument("--without", help="a part that the class does not do", **WITHOUT)
     options = parser.parse_args()
@@ -122,15 +152,17 @@ def main() -> None:
     parts = [part for part in assignment(options.without) if part.points]
     rows = [["name", "code", *(f"{part.title} ({part.points})" for part in parts)]]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        if not options.draw:
-            expected = [*pool.map(lambda part: passing(part, options.limit), parts)]
+        if not (options.draw or options.expected):
+            tests = [*pool.map(lambda part: passing(part, options.limit), parts)]
         for folder in folders:
             try:
                 files = located(folder, parts)
-                if options.draw:
+                if options.expected:
+                    show_expected(folder.name, files)
+                elif options.draw:
                     draw(folder.name, files, parts, options.draw)
                 else:
-                    marks = grade(folder.name, files, parts, expected, pool, options.limit)
+                    marks = grade(folder.name, files, parts, tests, pool, options.limit)
                     rows.append([folder.name, sum(marks), *marks])
             except Exception as error:  # whatever is in this folder, the others are graded
                 print(f"{folder.name} is skipped: {error}", file=sys.stderr)

@@ -1,0 +1,1039 @@
+"use strict";
+const $ = (id) => document.getElementById(id);
+let data;
+
+// ---- The advantages. Each function gets a group x and returns A[i][t]: response i, token t.
+// x.rewards, x.tokens (texts), x.pi, x.H, x.bias [i][t]; x.L and x.L_given [i]; x.answer; x.K(i, t, j, u).
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+const mean = (numbers) => sum(numbers) / numbers.length;
+const deviation = (r) => Math.sqrt(mean(r.map((x) => (x - mean(r)) ** 2)));
+const centre = (r) => r.map((x) => (r.every((y) => y === r[0]) ? 0 : x - mean(r)));
+const standardise = (r) => centre(r).map((x) => x / (deviation(r) + 1e-6));
+const onTokens = (texts, A) => texts.map((text, i) => [...text].map((_, t) => A(i, t)));
+const onResponses = (x, A) => onTokens(x.tokens, (i) => A[i]);
+
+function quantile(numbers, q) {
+  const sorted = [...numbers].sort((a, b) => a - b);
+  const place = Math.round(q * (sorted.length - 1) * 1e9) / 1e9; // 0.8 * 5 is 4, whatever the rounding
+  const below = sorted[Math.floor(place)];
+  return below + (place % 1) * (sorted[Math.ceil(place)] - below);
+}
+
+function scores(x) { // s of nthr: how much a token's gradient agrees with those of the correct responses
+  return onTokens(x.tokens, (j, u) => sum(x.tokens.map((text, i) =>
+    x.rewards[i] ? sum([...text].map((_, t) => x.K(i, t, j, u))) : 0)));
+}
+
+function threshold(x, s) { // tau of nthr
+  return Math.min(...s.filter((_, i) => x.rewards[i]).map(mean));
+}
+
+function spared(x) { // the tokens of incorrect responses with s > tau
+  const s = scores(x);
+  const tau = threshold(x, s);
+  return onTokens(x.tokens, (i, t) => !x.rewards[i] && s[i][t] > tau);
+}
+
+function forks(x) { // the tokens whose entropy is among the highest fifth of the group
+  const least = quantile(x.H.flat(), 0.8);
+  return onTokens(x.tokens, (i, t) => x.H[i][t] >= least);
+}
+
+const eta = (x) => 2 * Math.abs(mean(x.rewards) - 0.5);
+const trainedText = (x, text) => (text.includes("#") ? `${text.split("#")[0]}#${x.answer}$` : text);
+
+const ADVANTAGES = {
+  grpo: (x) => onResponses(x, standardise(x.rewards)),
+  dr_grpo: (x) => onResponses(x, centre(x.rewards)),
+  rloo: (x) => onResponses(x, centre(x.rewards).map((A) => A * x.rewards.length / (x.rewards.length - 1))),
+  pos_only: (x) => onResponses(x, standardise(x.rewards).map((A) => Math.max(A, 0))),
+  reinforce: (x) => onResponses(x, x.rewards),
+  half: (x) => onResponses(x, standardise(x.rewards).map((A) => (A < 0 ? A / 2 : A))),
+  critic(x) {
+    const A = standardise(x.rewards);
+    return onTokens(x.tokens, (i, t) => A[i] + x.bias[i][t]);
+  },
+  compensation(x) {
+    const A = standardise(x.rewards);
+    return onTokens(x.tokens, (i, t) => (A[i] > 0 ? A[i] * (2 - x.pi[i][t] / Math.max(...x.pi[i])) : A[i]));
+  },
+  culling: (x) => ADVANTAGES.grpo(x),
+  gspo: (x) => ADVANTAGES.grpo(x), // this one and the next change the loss: see PUSH
+  cispo: (x) => ADVANTAGES.grpo(x),
+  negative: (x) => onResponses(x, x.rewards.some((r) => r) ? standardise(x.rewards) : x.rewards.map(() => -1)),
+  ngrpo: (x) => onResponses(x, standardise([...x.rewards, 1])),
+  likelihood: (x) => onResponses(x, standardise(x.rewards.some((r) => r) ? x.rewards : x.L)),
+  maxrl(x) {
+    const mu = mean(x.rewards);
+    return onResponses(x, centre(x.rewards).map((A) => (mu === 0 ? 0 : A / mu)));
+  },
+  forking(x) {
+    const A = standardise(x.rewards);
+    const fork = forks(x);
+    return onTokens(x.tokens, (i, t) => (fork[i][t] ? A[i] : 0));
+  },
+  verifree(x) { // on other tokens: the response up to its marker, then the true answer and the end
+    const L = x.L_given;
+    const mu = mean(L);
+    const sd = Math.sqrt(mu * (1 - mu)) + 1e-6;
+    const above = centre(L).map((A) => A * L.length / (L.length - 1));
+    const texts = x.tokens.map((text) => trainedText(x, text));
+    return onTokens(texts, (i, t) => {
+      const marker = texts[i].indexOf("#");
+      const given = marker >= 0 && t > marker;
+      return mu > 0.999 ? 0 : (given ? L[i] : above[i]) / sd;
+    });
+  },
+  nthr(x) {
+    const A = standardise(x.rewards);
+    const chosen = spared(x);
+    return onTokens(x.tokens, (i, t) => (chosen[i][t] ? eta(x) * A[i] : A[i]));
+  },
+};
+
+// ---- The model: a table with the distribution over the next token for each known prefix
+const STEP = 0.3; // how far one update goes
+let table; // prefixes: {prefix: row}; begin: logits [row][character]; product(row, row)
+
+function unpack(text) {
+  return new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer); // little-endian
+}
+
+function readTable() {
+  const { tokens, characters, probs, products } = data.lab;
+  const prefixes = new Map();
+  for (const text of tokens) {
+    for (let t = 0; t < text.length; t++) {
+      const prefix = text.slice(0, t);
+      if (!prefixes.has(prefix)) prefixes.set(prefix, prefixes.size);
+    }
+  }
+  const p = unpack(probs);
+  const V = characters.length;
+  const begin = [...prefixes.values()].map((row) => [...p.subarray(row * V, (row + 1) * V)].map((x) => Math.log(x)));
+  const triangle = unpack(products);
+  const product = (a, b) => triangle[Math.max(a, b) * (Math.max(a, b) + 1) / 2 + Math.min(a, b)];
+  table = { prefixes, begin, product, V };
+}
+
+function softmax(row) {
+  const top = Math.max(...row);
+  const powers = row.map((z) => Math.exp(z - top));
+  const total = sum(powers);
+  return powers.map((x) => x / total);
+}
+
+function probability(p, text) { // of this response, or of all that begin with it
+  return [...text].reduce((all, character, t) =>
+    all * p[table.prefixes.get(text.slice(0, t))][data.lab.characters.indexOf(character)], 1);
+}
+
+function groupOf(tokens, rewards, p) { // what the functions above want, under this model
+  const places = tokens.map((text) => [...text].map((character, t) =>
+    [table.prefixes.get(text.slice(0, t)), data.lab.characters.indexOf(character)]));
+  let g; // of all tokens: one-hot - probability
+  return {
+    tokens, rewards, places, answer: data.lab.problem[2], solution: data.lab.problem[1] + "$",
+    pi: places.map((row) => row.map(([s, k]) => p[s][k])),
+    H: places.map((row) => row.map(([s]) => -sum(p[s].map((x) => (x > 0 ? x * Math.log(x) : 0))))),
+    K(i, t, j, u) {
+      g ??= places.map((row) => row.map(([s, token]) => p[s].map((x, k) => (k === token) - x)));
+      const other = g[j][u];
+      return g[i][t].reduce((total, x, k) => total + x * other[k], 0) * table.product(places[i][t][0], places[j][u][0]);
+    },
+  };
+}
+
+function theEight(rewards, p) { // the recorded responses, with these rewards: a text of 0 and 1
+  const { tokens, bias, L, L_given } = data.lab;
+  const G = rewards.length;
+  const x = groupOf(tokens.slice(0, G), [...rewards].map(Number), p);
+  return { ...x, bias: bias.slice(0, G), L: L.slice(0, G), L_given: L_given.slice(0, G) };
+}
+
+function uniform(seed) { // mulberry32: the same numbers on every machine
+  return () => {
+    seed = (seed + 0x6d2b79f5) | 0;
+    let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+  };
+}
+
+function draw(p, n) { // update n: as many responses as were recorded; one that leaves the table ends there
+  const random = uniform(n);
+  return data.lab.tokens.map(() => {
+    let text = "";
+    while (table.prefixes.has(text)) {
+      let u = random();
+      const q = p[table.prefixes.get(text)];
+      let k = 0;
+      while (k < q.length - 1 && u >= q[k]) u -= q[k++];
+      text += data.lab.characters[k];
+    }
+    return text;
+  });
+}
+
+function rewardOf(text, rewards) { // the reader's; what nobody recorded is incorrect
+  return Number(rewards[data.lab.tokens.indexOf(text)] ?? 0);
+}
+
+function nextGroup({ rewards, fresh }, z, n) {
+  const p = z.map(softmax);
+  if (!fresh) return theEight(rewards, p);
+  const texts = draw(p, n);
+  return groupOf(texts, texts.map((text) => rewardOf(text, rewards)), p);
+}
+
+function updated(z, x, name) { // z + step times the mean over responses of A (one-hot - probability)
+  const A = ADVANTAGES[name](x);
+  const p = z.map(softmax);
+  const next = z.map((row) => [...row]);
+  x.places.forEach((places, i) => places.forEach(([row, token], t) => {
+    for (let k = 0; k < table.V; k++) next[row][k] += STEP / x.tokens.length * A[i][t] * ((k === token) - p[row][k]);
+  }));
+  return next;
+}
+
+// What happened so far: the rewards of each update, and whether its responses were drawn. A rule that is
+// chosen later makes the same updates.
+let past = [];
+let models = {}; // rule: {n, z} after the first n updates
+
+function modelOf(name) {
+  let { n, z } = models[name] ?? { n: 0, z: table.begin };
+  for (; n < past.length; n++) z = updated(z, nextGroup(past[n], z, n), name);
+  models[name] = { n, z };
+  return z;
+}
+
+// ---- State; the address follows it, and never the other way round but at the start
+const names = () => Object.keys(data.variants);
+const NETWORK = ["critic", "likelihood", "verifree"]; // these need more than the table
+const within = (low, high) => (x) => x !== "" && x >= low && x <= high;
+const FIELDS = { // name: [default, what is allowed]
+  rewards: [() => data.lab.rewards.join(""), (text) => /^[01]+$/.test(text) && text.length === data.lab.tokens.length],
+  fresh: [() => 0, (x) => x === "0" || x === "1"],
+  rule: [() => "half", (name) => name !== "grpo" && names().includes(name)],
+  token: [() => "2.6", (text) => /^[1-8]\.[0-9]{1,2}$/.test(text)],
+  tour: [() => 1, (x) => within(1, TOUR.length + 1)(x) && x % 1 === 0],
+  loss: [() => "grpo", (name) => losses().includes(name)],
+  ratio: [() => 2, within(0, 2.5)],
+  sign: [() => 1, (x) => Math.abs(x) === 1],
+  run: [() => Object.keys(data.runs)[0], (name) => name in data.runs],
+  level: [() => 4, (x) => within(0, 99)(x) && x % 1 === 0],
+  step: [() => 50, within(0, 1e9)],
+};
+const state = {};
+
+function readAddress() {
+  const address = new URLSearchParams(location.hash.slice(1));
+  const bad = [];
+  for (const [name, [initial, valid]] of Object.entries(FIELDS)) {
+    const text = address.get(name);
+    const fits = text !== null && valid(text);
+    if (text !== null && !fits) bad.push(`${name} = ${text}`);
+    state[name] = fits ? (typeof initial() === "number" ? Number(text) : text) : initial();
+  }
+  fit();
+  $("error").textContent = bad.length ? `The address asks for ${bad.join(", ")}, which this page does not have. ` +
+    "It shows the default instead." : "";
+}
+
+function fit() { // what depends on another choice
+  if (!levels().includes(state.level)) state.level = levels()[0];
+  state.step = steps().reduce((best, s) => Math.abs(s - state.step) < Math.abs(best - state.step) ? s : best);
+  const [i, t] = state.token.split(".").map(Number); // counted from 1
+  const row = Math.min(i, data.lab.tokens.length);
+  state.token = `${row}.${Math.min(Math.max(t, 1), data.lab.tokens[row - 1].length)}`;
+}
+
+let writing = null;
+function writeAddress() { // at most three times a second
+  writing ??= setTimeout(() => {
+    writing = null;
+    const changed = Object.entries(state).filter(([name, value]) => value !== FIELDS[name][0]());
+    history.replaceState(null, "", "#" + new URLSearchParams(changed));
+  }, 400);
+}
+
+function change(values, what = drawAll) {
+  Object.assign(state, values);
+  fit();
+  what();
+  writeAddress();
+}
+
+// ---- Drawing
+const fixed = (x, digits = 2) => x.toFixed(digits).replace(/^-(0\.?0*)$/, "$1").replace("-", "\u2212");
+const number = (A) => (A === 0 ? "0" : (fixed(A).match(/[1-9]/) && A > 0 ? "+" : "") + fixed(A));
+const signed = (A) => `<b class="${A > 0 ? "up" : A < 0 ? "down" : ""}">${number(A)}</b>`;
+const WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight"];
+const word = (n) => WORDS[n] ?? String(n);
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+const percent = (x) => fixed(100 * x, x < 0.001 ? 3 : 2);
+const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
+const shown = (character) => (character === " " ? "a space" : `\u201c${character}\u201d`);
+
+let palette = null;
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  const rgb = (name) => style.getPropertyValue(name).trim().match(/[0-9a-f]{2}/g).map((x) => parseInt(x, 16));
+  palette ??= { zero: rgb("--zero"), up: rgb("--up"), down: rgb("--down") };
+  return palette;
+}
+
+function colour(A) { // neutral at 0, blue up, orange down; small ones are seen, too
+  const { zero, up, down } = colours();
+  const size = A === 0 ? 0 : 0.15 + 0.85 * Math.min(Math.abs(A) / 2.65, 1);
+  const rgb = zero.map((x, k) => Math.round(x + size * ((A < 0 ? down : up)[k] - x)));
+  const linear = rgb.map((x) => (x / 255 <= 0.04045 ? x / 255 / 12.92 : ((x / 255 + 0.055) / 1.055) ** 2.4));
+  const light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  // Black or white, whichever has more contrast: at least 4.5 : 1 on any colour.
+  return { backgroundColor: `rgb(${rgb})`, color: light > 0.179 ? "#000" : "#fff" };
+}
+
+function el(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "style") Object.assign(element.style, value);
+    else if (name === "data") Object.assign(element.dataset, value);
+    else if (name in element) element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+function fill(element, ...children) { // new children; what had the focus has it again
+  const key = element.contains(document.activeElement) && document.activeElement.dataset.key;
+  element.replaceChildren(...children);
+  if (key) element.querySelector(`[data-key="${key}"]`)?.focus({ preventScroll: true });
+}
+
+function html(id, text) { // a screen reader should not read again what did not change
+  if ($(id).dataset.now === text) return;
+  $(id).dataset.now = text;
+  $(id).innerHTML = text;
+}
+
+function range(values) { // the numbers of a response's tokens
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  return number(low) === number(high) ? [number(low)] : [`${number(low)} to`, number(high)];
+}
+
+const spans = (lines) => lines.map((line) => el("span", {}, line));
+
+// The tokens of response i as the reader sees them; a is null where nothing is trained. verifree does not train
+// the answer that was sampled, but the true one, which is shown beside it. Without A all is untrained.
+function tokensOf(x, name, A, i) {
+  const text = x.tokens[i];
+  const marker = A && name === "verifree" ? text.indexOf("#") : -1;
+  const sampled = [...text].map((character, t) => ({
+    character, a: !A || (marker >= 0 && t > marker) ? null : A[i][t],
+    marks: character === x.solution[t] ? [] : ["incorrect"],
+  }));
+  const given = marker < 0 ? [] : [...`${x.answer}$`].map((character, k) => ({
+    character, a: A[i][marker + 1 + k], marks: ["given"],
+  }));
+  return [...sampled, ...given];
+}
+
+function together(cells, length) { // what stands after the response's own tokens stays in one line
+  const given = cells.splice(length);
+  return given.length ? [...cells, el("span", { className: "after" }, "\u2192", ...given)] : cells;
+}
+
+// ---- The boards: grpo only, and grpo beside a rule
+const AXES = [0.15, 0.3, 0.6, 1]; // where the bars of both boards may end
+let axis = AXES[0];
+const small = matchMedia("(max-width: 60em)");
+
+function sideOf(name) { // all numbers of one side of a board
+  const z = modelOf(name);
+  const x = nextGroup({ rewards: state.rewards, fresh: state.fresh && !NETWORK.includes(name) }, z, past.length);
+  const A = ADVANTAGES[name](x);
+  const { tokens } = data.lab;
+  const [before, now] = [table.begin, z].map((logits) => {
+    const p = logits.map(softmax);
+    return tokens.map((text) => probability(p, text));
+  });
+  return { name, x, A, before, now, learns: !NETWORK.includes(name) };
+}
+
+const base = () => theEight(state.rewards, table.begin.map(softmax)); // for texts, which no update changes
+
+function build(board, rules) { // the elements, once: later only texts, colours and widths change
+  const span = (className, ...children) => el("span", { className }, ...children);
+  const side = (...children) => el("div", { className: "side" }, ...children);
+  const bar = () => el("div", { className: "track" }, el("i"), el("i", { className: "was" }));
+  const value = () => el("div", { className: "value" }, span("before"), el("b"));
+  const short = rules.length === 2 || small.matches;
+  const axes = () => span("axis", el("b", {}, "0"),
+    span("", short ? "probability" : "probability: line before, bar now"), el("b", { className: "end" }));
+  const title = (name) => (rules.length === 2 ? name : short ? "response" : "response, coloured by advantage");
+  const heading = (name) =>
+    side(span("tokens", title(name)), span("A", short ? "A" : "advantage"), axes(), span("value"));
+  const rows = data.lab.tokens.map((text, i) => el("div", { className: "row" },
+    el("button", { data: { flip: i, key: `flip${i}` } }),
+    ...rules.map(() => side(el("div", { className: "tokens" }), el("div", { className: "A" }), bar(), value()))));
+  const rest = el("div", { className: "row rest" }, el("span"), ...rules.map(() =>
+    side(span("tokens", "all others (this bar ends at 100 %)"), el("div", { className: "A" }), bar(), value())));
+  const head = el("div", { className: "row head" }, el("span", {}, "reward"), ...rules.map(heading));
+  board.replaceChildren(head, ...rows, rest);
+  board.classList.toggle("two", rules.length === 2);
+  const length = Math.max(...data.lab.tokens.map((text) => text.length));
+  board.style.setProperty("--length", length);
+  board.style.setProperty("--tokens", `${1.2 * length + 2.1}em`);
+  board.dataset.rules = rules;
+}
+
+function drawBar(side, before, now, end, moved) {
+  const track = side.querySelector(".track");
+  const way = !moved || Math.abs(now / before - 1) < 0.0005 ? "" : now > before ? "rose" : "fell";
+  track.className = `track ${way}`;
+  const [bar, was] = track.children;
+  bar.style.width = `${100 * Math.min(now / end, 1)}%`;
+  was.style.width = `calc(${100 * Math.min(before / end, 1)}% + 1px)`;
+  const [old, text] = side.querySelector(".value").children;
+  old.textContent = moved ? `${percent(before)} \u2192 ` : "";
+  text.className = way && (way === "rose" ? "up" : "down");
+  text.textContent = `${percent(now)}\u2009% ${{ rose: "\u25b2", fell: "\u25bc" }[way] ?? "\u2002"}`;
+}
+
+function drawBoard(board, sides, shared = null) {
+  const rules = sides.map((side) => side.name);
+  if (board.dataset.rules !== String(rules)) build(board, rules);
+  const { tokens, rewards } = data.lab;
+  const head = board.querySelector(".head");
+  sides.forEach((side, k) => head.children[k + 1].classList.toggle("still", !side.learns));
+  for (const end of head.querySelectorAll(".end")) end.textContent = `${100 * axis} %`;
+  for (const each of head.querySelectorAll(".axis")) each.classList.toggle("changed", axis > AXES[0]);
+  tokens.forEach((text, i) => {
+    const row = board.children[i + 1];
+    const button = row.children[0];
+    button.textContent = `reward ${state.rewards[i]}`;
+    button.ariaPressed = state.rewards[i] === "1";
+    const verdict = rewards[i] ? "correct" : "incorrect";
+    button.ariaLabel = `Response ${i + 1}, ${text}, is ${verdict}: reward ${state.rewards[i]}`;
+    sides.forEach((side, k) => {
+      const long = shared?.rows.includes(i) ? shared.length : 0;
+      drawSide(row.children[k + 1], side, i, k > 0 ? sides[0] : null, sides.length === 2, long);
+    });
+  });
+  sides.forEach((side, k) => drawRest(board.lastChild.children[k + 1], side));
+}
+
+// Response i on one side of a board. grpo: the side to compare with. The first `shared` tokens are marked.
+function drawSide(box, side, i, grpo, pointed, shared) {
+  const { x, A, name, learns } = side;
+  const text = data.lab.tokens[i];
+  const at = x.tokens.indexOf(text); // a drawn group may lack it
+  const parts = at < 0 ? tokensOf(base(), name, null, i) : tokensOf(x, name, A, at);
+  const cells = parts.map(({ character, a, marks }, t) => {
+    const differs = grpo && !state.fresh && a !== null &&
+      (marks.includes("given") || Math.abs(a - grpo.A[i][t]) > 1e-9);
+    const painted = a !== null && (!grpo || state.fresh || differs);
+    const classes = ["token", ...marks, t < shared && "shared", differs && "differs"].filter((c) => c);
+    const cell = el("span", { className: classes.join(" "), style: painted ? colour(a) : {} }, character);
+    if (pointed) {
+      const place = `${i + 1}.${t + 1}`;
+      cell.tabIndex = -1; // drawChosen makes one of them the tab stop
+      Object.assign(cell.dataset, { token: place, key: `${place} ${grpo ? 1 : 0}` });
+      cell.ariaLabel = [character === " " ? "space" : character, ...marks,
+        a === null ? "not trained" : `advantage ${number(a)}`].join(", ");
+    }
+    return cell;
+  });
+  const correct = data.lab.rewards[i] ? "correct" : "incorrect";
+  const mark = el("span", { className: "mark", ariaLabel: `${i + 1}, ${correct}` },
+    `${i + 1} ${correct === "correct" ? "\u2713" : ""}`);
+  fill(box.children[0], mark, ...together(cells, text.length));
+  const values = parts.map(({ a }) => a).filter((a) => a !== null);
+  fill(box.children[1], ...spans(values.length ? range(values) : ["\u2013"]), often(side, (y) => y === text));
+  box.classList.toggle("still", !learns);
+  drawBar(box, side.before[i], side.now[i], axis, past.length && learns);
+}
+
+function drawRest(box, side) { // all other responses together
+  const { tokens } = data.lab;
+  const once = (p, i) => tokens.indexOf(tokens[i]) === i;
+  const [before, now] = [side.before, side.now].map((p) => 1 - sum(p.filter(once)));
+  const unknown = (y) => !tokens.includes(y);
+  const other = side.x.tokens.findIndex(unknown);
+  fill(box.children[1], ...spans(other < 0 ? [] : range(side.A[other])), often(side, unknown));
+  box.classList.toggle("still", !side.learns);
+  drawBar(box, before, now, 1, past.length && side.learns);
+}
+
+function often(side, which) { // in a drawn group
+  const n = side.x.tokens.filter(which).length;
+  return state.fresh && side.learns ? el("small", {}, `drawn ${n}\u00d7`) : "";
+}
+
+function stretch(sides) { // the axis only grows, until the reader starts again
+  const most = Math.max(...sides.filter((side) => side.learns).flatMap((side) => side.now));
+  axis = AXES.find((end) => end >= axis && end >= most) ?? 1;
+}
+
+function sharedWith(side) { // the incorrect response that rose, and what it shares with a rewarded one
+  const { tokens } = data.lab;
+  const rewarded = tokens.map((_, i) => i).filter((i) => state.rewards[i] === "1");
+  let best = null;
+  tokens.forEach((text, i) => {
+    if (state.rewards[i] === "1" || side.now[i] < side.before[i] * 1.001) return;
+    for (const j of rewarded) {
+      let length = 0;
+      while (length < text.length && text[length] === tokens[j][length]) length++;
+      if (length > (best?.length ?? 0)) best = { rows: [i, j], length };
+    }
+  });
+  return best;
+}
+
+function drawFirst() {
+  const side = sideOf("grpo");
+  const { x, A } = side;
+  const G = x.rewards.length;
+  const n = sum(x.rewards);
+  const shared = past.length ? sharedWith(side) : null;
+  drawBoard($("first"), [side], shared);
+  const value = (r) => signed(A[x.rewards.indexOf(r)][0]);
+  const of = state.fresh ? `${word(G)} new responses` : word(G);
+  const group = n === 0 ? `None of ${of} has reward 1. None is better than another, so every advantage is 0.` :
+    n === G ? `${G === 2 ? "Both" : `All ${of}`} have reward 1. None is better than another, so every advantage is 0.` :
+    `${capital(word(n))} of ${of} ${n === 1 ? "has" : "have"} reward 1 and ${n === 1 ? "gets" : "get"} ${value(1)}; ` +
+    `${G - n === 1 ? "the other gets" : "the others get"} ${value(0)}.`;
+  const wrong = [...state.rewards].findIndex((r, i) => r === "1" && !data.lab.rewards[i]);
+  const right = data.lab.rewards.indexOf(1);
+  const lines = [group];
+  if (past.length && right >= 0) {
+    const factor = side.now[right] / side.before[right];
+    lines.push(`After ${plural(past.length, "update")} the correct response is ${fixed(factor, 1)} times as likely.`);
+  }
+  if (shared) {
+    const [risen, like] = shared.rows.map((i) => i + 1);
+    lines.push(`Response ${risen} got likelier with reward 0: it begins like response ${like} (thick line).`);
+  } else if (wrong >= 0) lines.push(`Response ${wrong + 1} is incorrect, but rewarded: the model learns it.`);
+  const offer = past.length >= 10 && n > 0 && !state.fresh;
+  if (offer) lines.push("Now set all rewards to 0.");
+  html("sentence", lines.join(" "));
+  const mu = mean(x.rewards);
+  const sigma = deviation(x.rewards);
+  const exact = (digits) => // the division as it is shown gives the result that is shown
+    [1, 0].every((r) => fixed((r - mu) / Number(sigma.toFixed(digits))) === fixed((r - mu) / sigma));
+  const digits = [2, 3, 4].find(exact) ?? 4;
+  const worked = (r) => `(${r} \u2212 ${fixed(mu, 3)}) / ${fixed(sigma, digits)} = ` +
+    signed(standardise(x.rewards)[x.rewards.indexOf(r)]);
+  html("formula", "A = (reward \u2212 mean) / deviation: " +
+    (sigma ? `${worked(1)} and ${worked(0)}` : `${mu} \u2212 ${mu} = 0`));
+  document.querySelector("[data-share='0']").classList.toggle("offered", offer);
+  for (const count of document.querySelectorAll("[data-count]")) count.textContent = plural(past.length, "update");
+  for (const radio of document.getElementsByName("fresh")) radio.checked = Number(radio.value) === state.fresh;
+}
+
+// What if we ...: the ideas, by what they change.
+const IDEAS = {
+  "push each response with another strength": {
+    dr_grpo: "do not divide by the deviation",
+    rloo: "compare with the other responses only",
+    maxrl: "divide by the mean instead",
+    reinforce: "use the reward itself",
+    pos_only: "never push down",
+    half: "push down half as hard",
+  },
+  "treat some groups differently": {
+    negative: "push groups without success down",
+    ngrpo: "add one imagined success",
+    culling: "stop drawing solved prompts",
+    likelihood: "reward promising steps if all fail",
+  },
+  "treat some tokens differently": {
+    nthr: "spare what failures share with successes",
+    forking: "train only unsure tokens",
+    compensation: "push rare tokens up harder",
+    critic: "let a second network judge tokens",
+    verifree: "train on the true answer",
+  },
+  "change the loss": { gspo: "clip whole responses", cispo: "never stop a push" },
+};
+
+function firstSentence(name) { // of the docstring; a point in brackets ends no sentence
+  const [sentence] = data.variants[name].match(/^.*?\.(?= (?![^(]*\))|$)/) ?? [data.variants[name]];
+  return sentence.replace(/ \(experiment \d\)/, "");
+}
+
+function drawRule() {
+  const select = $("rule");
+  if (!select.options.length) {
+    const known = Object.values(IDEAS).flatMap((group) => Object.keys(group));
+    const others = Object.fromEntries(names().filter((n) => n !== "grpo" && !known.includes(n)).map((n) => [n, n]));
+    for (const [label, group] of Object.entries({ ...IDEAS, others })) {
+      const known = Object.entries(group).filter(([name]) => names().includes(name));
+      const options = known.map(([name, idea]) => new Option(idea, name));
+      if (options.length) select.append(el("optgroup", { label }, ...options));
+    }
+  }
+  select.value = state.rule;
+  const link = el("a", { href: "../advantages.py" }, "code");
+  fill($("about-rule"), el("b", {}, state.rule), `: ${firstSentence(state.rule)} `, link);
+}
+
+function drawSecond() {
+  const sides = ["grpo", state.rule].map(sideOf);
+  drawRule();
+  drawBoard($("second"), sides);
+  const [one, other] = sides;
+  const of = (side, r) => {
+    const values = side.A.filter((_, i) => side.x.rewards[i] === r).flat();
+    return values.length ? range(values).join(" ") : "";
+  };
+  const gives = (side) => [1, 0].map((r) => of(side, r) && `${of(side, r)} for reward ${r}`).filter((t) => t).join(", ");
+  const right = data.lab.rewards.indexOf(1);
+  const lines = [`${other.name} gives ${gives(other)}.`];
+  if (String(other.A) === String(one.A)) lines[0] = `Here ${other.name} gives what grpo gives.`;
+  if (losses().includes(other.name)) lines.push("Only its clip differs, which you find below.");
+  if (!other.learns) lines.push("It needs a network, so it has no bars.");
+  else if (past.length && right >= 0) {
+    const [its, grpos] = [other, one].map((side) => `${percent(side.now[right])} %`);
+    lines.push(`After ${plural(past.length, "update")} the correct response has ${its}, with grpo ${grpos}.`);
+  }
+  html("compared", lines.join(" "));
+  drawChosen(sides);
+  drawRules();
+}
+
+function drawChosen(sides = ["grpo", state.rule].map(sideOf)) {
+  for (const cell of $("second").querySelectorAll("[data-token]")) {
+    const here = cell.dataset.token === state.token;
+    cell.classList.toggle("chosen", here);
+    cell.tabIndex = here && cell.dataset.key.endsWith("1") ? 0 : -1;
+  }
+  const [row, column] = state.token.split(".").map(Number);
+  const i = row - 1;
+  const text = data.lab.tokens[i];
+  const said = sides.map(({ x, A, name }) => {
+    const at = x.tokens.indexOf(text);
+    const part = at < 0 ? null : tokensOf(x, name, A, at)[column - 1];
+    return `${name} ${!part || part.a === null ? "none" : number(part.a)}`;
+  });
+  const { solution } = sides[0].x;
+  const t = column - 1;
+  const character = text[t] ?? tokensOf(sides[1].x, state.rule, sides[1].A, i)[t]?.character ?? "";
+  const lines = [`Token ${column} of response ${row} is ${shown(character)}`];
+  const wanted = solution[t] ? shown(solution[t]) : "ended";
+  if (text[t] && text[t] !== solution[t]) lines[0] += `, where the solution has ${wanted}`;
+  lines[0] += ".";
+  if (text[t]) lines.push(`Its probability is ${fixed(base().pi[i][t], 3)}.`);
+  html("chosen", [...lines, `Advantages: ${said.join(", ")}.`].join(" "));
+}
+
+function drawRules() { // all rules: what tokens of rewarded and other responses get
+  const x = base();
+  const cell = (A, r) => {
+    const values = A.filter((_, i) => x.rewards[i] === r).flat();
+    return el("td", {}, values.length ? range(values).join(" ") : "\u2013");
+  };
+  const rows = names().map((name) => {
+    const A = ADVANTAGES[name](x);
+    const choose = name === "grpo" ? name : el("button", { data: { variant: name, key: name } }, name);
+    return el("tr", { ariaSelected: name === state.rule }, el("th", { scope: "row" }, choose), cell(A, 1), cell(A, 0));
+  });
+  const head = ["rule", "A with reward 1", "A with reward 0"].map((text) => el("th", { scope: "col" }, text));
+  $("variants").textContent = names().length;
+  fill($("rules"), el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
+}
+
+// ---- The clip
+const losses = () => ["grpo", "gspo", "cispo"].filter((name) => name in data.variants);
+const limits = (name) => ({ clip_low: 0.2, clip_high: 0.2, ...data.losses[name] });
+
+const PUSH = { // on the logarithm of a token's probability: what the loss has as its gradient
+  grpo: (ratio, A) => stopped("grpo", ratio, A) ? 0 : ratio * A,
+  gspo: (ratio, A) => stopped("gspo", ratio, A) ? 0 : ratio * A, // the ratio of the whole response
+  cispo: (ratio, A) => Math.min(ratio, 1 + limits("cispo").clip_high) * A,
+};
+
+function stopped(name, ratio, A) {
+  const { clip_low, clip_high } = limits(name);
+  return A > 0 ? ratio > 1 + clip_high : ratio < 1 - clip_low;
+}
+
+function drawClip() {
+  const { ratio, sign, loss } = state;
+  fill($("losses"), ...losses().map((name) =>
+    el("button", { ariaPressed: name === loss, data: { key: name, loss: name } }, name)));
+  const width = Math.min(innerWidth - 32, 540);
+  const x = (r) => 40 + r / 2.5 * (width - 55);
+  const y = (v) => 130 - v * 45;
+  const push = (r) => PUSH[loss](r, sign);
+  const points = Array.from({ length: 251 }, (_, k) => k / 100);
+  const pieces = []; // the line is cut where the push ends
+  points.forEach((r, k) => {
+    if (!k || Math.abs(push(r) - push(points[k - 1])) > 0.2) pieces.push([]);
+    pieces.at(-1).push(`${x(r)},${y(push(r))}`);
+  });
+  const across = [0, 0.5, 1, 1.5, 2, 2.5].map((r) =>
+    `<text x="${x(r)}" y="262" text-anchor="middle">${r}</text>`).join("");
+  const down = [-2, -1, 0, 1, 2].map((v) => `<path d="M${x(0)} ${y(v)}H${x(2.5)}" stroke="var(--line)"/>
+    <text x="32" y="${y(v) + 4}" text-anchor="end">${number(v).replace(".00", "")}</text>`).join("");
+  const shade = `var(--${sign > 0 ? "up" : "down"})`;
+  $("curve").setAttribute("viewBox", `0 0 ${width} 290`);
+  $("curve").innerHTML = `${down}${across}<path d="M${x(ratio)} 15V245" stroke="var(--text)" stroke-dasharray="3 4"/>` +
+    pieces.map((piece) =>
+      `<polyline points="${piece.join(" ")}" fill="none" stroke="${shade}" stroke-width="4"/>`).join("") +
+    `<circle cx="${x(ratio)}" cy="${y(push(ratio))}" r="7" fill="var(--page)" stroke="var(--text)" stroke-width="3"/>
+    <text x="${x(1.25)}" y="284" text-anchor="middle">ratio${loss === "gspo" ? " of the response" : ""}</text>
+    <text x="4" y="14">push</text>`;
+  $("ratio").value = ratio;
+  for (const radio of document.getElementsByName("sign")) radio.checked = Number(radio.value) === sign;
+  const { clip_low, clip_high } = limits(loss);
+  const [lowest, highest] = [fixed(1 - clip_low), fixed(1 + clip_high)];
+  const rule = {
+    grpo: `grpo stops a push that went far enough: up above ${highest}, down below ${lowest}.`,
+    gspo: `gspo has one ratio for the whole response, and narrow limits: ${lowest} and ${highest}.`,
+    cispo: `cispo never stops a push; it only cuts weights above ${highest}.`,
+  }[loss];
+  const far = push(ratio) === 0 && ratio > 0 ? "Here the push has ended." : `Here the push is ${signed(push(ratio))}.`;
+  html("clip-says", `${rule} ${far}`);
+  const at = [[0.5, 1], [2, 1], [0.5, -1], [2, -1]];
+  const top = ["push on the token", ...losses()].map((text) => el("th", { scope: "col" }, text));
+  const rows = at.map(([r, A]) => el("tr", {},
+    el("th", { scope: "row" }, `ratio ${r}, A = ${A > 0 ? "+1" : "\u22121"}`),
+    ...losses().map((name) => {
+      const pushed = PUSH[name](r, A);
+      const here = name === loss && r === ratio && A === sign;
+      return el("td", { className: pushed > 0 ? "up" : pushed < 0 ? "down" : "", ariaSelected: here }, number(pushed));
+    })));
+  fill($("pushes"), el("thead", {}, el("tr", {}, ...top)), el("tbody", {}, ...rows));
+}
+
+// ---- The recorded runs
+const TASKS = { add: "add", mul: "multiply", sum: "sum" };
+const kept = () => data.runs[state.run].kept;
+const steps = () => kept().map((row) => row.step);
+const unit = () => (state.run.startsWith("sum") ? "terms" : "digits"); // what a level counts
+const levels = () => kept()[0].groups.map((group) => group.problem[3]);
+
+function options(select, values, chosen, text = (value) => value) {
+  const now = values.map(text).join();
+  if (select.dataset.now !== now) select.replaceChildren(...values.map((v) => new Option(text(v), v)));
+  select.dataset.now = now;
+  select.value = chosen;
+}
+
+function runGroup() {
+  const group = kept()[steps().indexOf(state.step)].groups[levels().indexOf(state.level)];
+  return { ...group, answer: group.problem[2], solution: group.problem[1] + "$" };
+}
+
+function drawRuns() {
+  const variant = state.run.split("-")[1];
+  const title = (run) => run.replace(/^(\w+)-/, (_, task) => `${TASKS[task] ?? task}, `);
+  options($("run"), Object.keys(data.runs), state.run, title);
+  const { groups } = kept()[0];
+  const prompts = Object.fromEntries(groups.map(({ problem: [prompt, , , level] }) =>
+    [level, prompt.replaceAll(" ", "")]));
+  options($("level"), levels(), state.level, (level) => prompts[level]);
+  $("step").max = steps().length - 1;
+  $("step").value = steps().indexOf(state.step);
+  $("step").ariaValueText = `training step ${state.step}`;
+  drawChart();
+  const x = runGroup();
+  const A = ADVANTAGES[variant](x);
+  const n = sum(x.rewards);
+  const truth = variant === "verifree" ? "After the arrow: the true answer, which is trained." :
+    n === 0 || n === x.rewards.length ? "All rewards are equal: every advantage is 0." : "";
+  $("summary").textContent = `Training step ${state.step}: ${n} of ${x.rewards.length} correct. ` +
+    `Solution ${x.solution.slice(0, -1)}. ${truth}`;
+  $("responses").style.setProperty("--length", Math.max(...x.tokens.map((text) => text.length)));
+  fill($("responses"), ...x.tokens.map((text, i) => {
+    const parts = tokensOf(x, variant, A, i);
+    const cells = parts.map(({ character, a, marks }) =>
+      el("span", { className: ["token", ...marks].join(" "), style: a === null ? {} : colour(a) }, character));
+    const values = parts.map(({ a }) => a).filter((a) => a !== null);
+    const reward = `${x.rewards[i] ? "\u2713" : "\u2717"}${small.matches ? "" : " reward"} ${x.rewards[i]}`;
+    return el("div", { className: "row" }, el("span", {}, reward),
+      el("div", { className: "tokens" }, ...together(cells, text.length)),
+      el("div", { className: "A" }, ...spans(range(values))));
+  }));
+}
+
+function drawChart() {
+  const shares = kept().map((row) => Object.values(row.sampled_by_level));
+  const last = steps().at(-1) || 1;
+  const width = Math.min(innerWidth - 20, 1000); // its letters stay readable on a telephone
+  const x = (step) => 52 + (width - 160) * step / last;
+  const y = (share) => 190 - 175 * share;
+  const quarters = [0, 0.25, 0.5, 0.75, 1];
+  const parts = quarters.map((share) => `<path d="M52 ${y(share)}H${width - 108}" stroke="var(--line)"/>
+    <text x="46" y="${y(share) + 4}" text-anchor="end">${share * 100} %</text>`);
+  const end = shares.at(-1);
+  const order = levels().map((_, i) => i).sort((a, b) => end[b] - end[a] || a - b);
+  for (const i of order) {
+    const mine = levels()[i] === state.level ? ["var(--text)", 4] : ["var(--muted)", 1.5];
+    const points = steps().map((step, k) => `${x(step)},${y(shares[k][i])}`).join(" ");
+    parts.push(`<polyline points="${points}" fill="none" stroke="${mine[0]}" stroke-width="${mine[1]}"/>`);
+  }
+  const labels = []; // beside the ends of the lines; ends that are near to each other share a label
+  for (const i of order) {
+    const near = labels.at(-1);
+    if (near && y(end[i]) - near.y < 15) near.levels.push(levels()[i]);
+    else labels.push({ y: y(end[i]), levels: [levels()[i]] });
+  }
+  for (const label of labels) {
+    const bold = (n) => (n === state.level ? `<tspan font-weight="700">${n}</tspan>` : n);
+    const names = label.levels.sort((a, b) => a - b).map(bold);
+    parts.push(`<text x="${width - 102}" y="${label.y + 4}">${names.join(", ")} ${unit()}</text>`);
+  }
+  parts.push(`<path d="M${x(state.step)} 10V195" stroke="var(--text)" stroke-dasharray="5 3"/>`);
+  const ticks = quarters.map((part) => Math.round(part * last));
+  parts.push(...ticks.map((step) => `<text x="${x(step)}" y="210" text-anchor="middle">${step}</text>`));
+  parts.push(`<text x="${x(last / 2)}" y="228" text-anchor="middle">training step</text>`);
+  $("chart").setAttribute("viewBox", `0 0 ${width} 234`);
+  $("step").style.margin = `0 calc(${10800 / width}% - 0.5em) 0 calc(${5200 / width}% - 0.5em)`;
+  $("step").style.width = `calc(${100 - 16000 / width}% + 1em)`;
+  $("chart").innerHTML = parts.join("");
+}
+
+let playing = null;
+function stop() {
+  clearInterval(playing);
+  playing = null;
+  $("play").textContent = "play";
+}
+
+function play() {
+  if (playing) return stop();
+  if (state.step === steps().at(-1)) change({ step: 0 }, drawRuns);
+  $("play").textContent = "stop";
+  playing = setInterval(() => {
+    change({ step: steps()[steps().indexOf(state.step) + 1] ?? state.step }, drawRuns);
+    if (state.step === steps().at(-1)) stop();
+  }, 500);
+}
+
+// ---- The guided questions: a prediction first, then the page shows the answer
+const near = () => { // the failure that shares most tokens with the correct response
+  const right = data.lab.tokens[Math.max(data.lab.rewards.indexOf(1), 0)];
+  const same = (text) => [...text].filter((character, t) => character === right[t]).length;
+  return data.lab.tokens.map((text, i) => [data.lab.rewards[i] ? -1 : same(text), i]).sort((a, b) => b[0] - a[0])[0][1];
+};
+const alone = () => data.lab.rewards.map((r, i) => Number(i === data.lab.rewards.indexOf(1))).join("");
+const TOUR = [
+  { place: "lab",
+    ask: () => `Response ${near() + 1} has the correct steps and one wrong digit in its answer, so its reward is 0. ` +
+      "What do ten updates do to it?",
+    choices: ["It gets less likely.", "It stays.", "It gets likelier."], right: 2, updates: 10,
+    answer: ({ before, now }) => `${percent(before[near()])} % became ${percent(now[near()])} %. ` +
+      "It begins like the correct response. GRPO does not know which token was wrong: all tokens of a response get one advantage." },
+  { place: "lab", ask: () => "You give a second response reward 1. What happens to +2.65?",
+    choices: ["It grows.", "It stays.", "It shrinks."], right: 2,
+    after: () => ({ rewards: [...alone()].map((r, i) => (i === near() ? "1" : r)).join("") }),
+    answer: () => "It shrinks to +1.73: a success is less of an exception now." },
+  { place: "lab", ask: () => "You set all rewards to 0. What does grpo give?",
+    choices: ["\u22121 to all", "\u22120.38 to all", "0 to all"], right: 2,
+    after: () => ({ rewards: "0".repeat(data.lab.tokens.length) }),
+    answer: () => "0, for every reward equals the mean. Neither an all-fail nor an all-pass group teaches grpo " +
+      "anything." },
+  { place: "beside",
+    ask: () => "nthr wants to push failures down without pushing the success down as well. What does it change?",
+    choices: ["It pushes shared tokens up.", "It pushes some tokens down less.", "It pushes only wrong digits down."],
+    right: 1, before: { rule: "half" }, after: () => ({ rule: "nthr" }),
+    answer: ({ x, A }) => {
+      const count = spared(x).flat().filter((bit) => bit).length;
+      const value = number(eta(x) * A[x.rewards.indexOf(0)][0]);
+      return `The ${count} framed tokens get ${value}: pushing them down would also push the success down. ` +
+        "A wrong digit can be among them.";
+    } },
+  { place: "clip",
+    ask: () => "A failure's token (A = \u22121) became twice as likely. Does grpo's clip stop its push down?",
+    choices: ["yes", "no"], right: 1, before: { loss: "grpo", sign: -1, ratio: 1 }, after: () => ({ ratio: 2 }),
+    answer: () => "No. It moved the wrong way. The clip only ends pushes that went far enough in their own direction, " +
+      "as at ratio 0.5." },
+  { place: "runs",
+    ask: () => "After 400 steps most prompts are solved in all eight responses. What does grpo learn from them?",
+    choices: ["to do it again", "nothing"], right: 1, before: { step: 0 }, after: () => ({ step: 1e9 }),
+    answer: () => "Nothing: equal rewards give advantages of 0. Late in training, few groups still teach." },
+];
+const ASKED = ["rewards", "fresh", "rule", "loss", "sign", "ratio", "step"]; // what questions change
+let predicted = null;
+let own = null; // the reader's settings, while questions change them
+
+function keepOwn() {
+  own ??= { past, ...Object.fromEntries(ASKED.map((name) => [name, state[name]])) };
+}
+
+function restart() {
+  past = [];
+  models = {};
+  axis = AXES[0];
+}
+
+function set(values, updates = 0) { // a question's own start
+  restart();
+  Object.assign(state, { rewards: alone(), fresh: 0 }, values);
+  for (let n = 0; n < updates; n++) past.push({ rewards: state.rewards, fresh: 0 });
+}
+
+function openTour(n) {
+  keepOwn();
+  predicted = null;
+  const question = TOUR[n - 1];
+  if (question) {
+    stop();
+    set(question.before ?? {});
+  } else {
+    const { past: mine, ...values } = own;
+    own = null;
+    restart();
+    past = mine;
+    Object.assign(state, values);
+  }
+  change({ tour: n });
+  const card = document.querySelector(".place > div");
+  card.querySelector("h3").focus({ preventScroll: true });
+  card.scrollIntoView({ block: question?.place === "beside" ? "start" : "end" }); // what it asks about is below or above
+}
+
+function predict(k) {
+  const question = TOUR[state.tour - 1];
+  if (predicted === null) {
+    keepOwn();
+    set({ ...question.before, ...question.after?.() }, question.updates);
+  }
+  predicted = k;
+  change({});
+  $("said").textContent = document.querySelector(".verdict").textContent;
+  const card = document.querySelector(".place > div");
+  card.scrollIntoView({ block: question.place === "beside" ? "start" : "nearest" });
+}
+
+function drawTour() {
+  const question = TOUR[state.tour - 1];
+  for (const place of document.querySelectorAll(".place")) {
+    if (place.dataset.place !== (question?.place ?? "runs")) place.replaceChildren();
+  }
+  const button = (text, key, act) => el("button", { onclick: act, data: { key } }, text);
+  const box = document.querySelector(`[data-place="${question?.place ?? "runs"}"]`);
+  const card = (title, next, ...below) => fill(box, el("div", { id: "tour", role: "region", ariaLabel: "Questions" },
+    el("div", { className: "top" }, el("h3", { tabIndex: -1 }, title), next), ...below));
+  if (!question) {
+    card("Your own settings are back.", button("first question", "next", () => openTour(1)));
+    return;
+  }
+  const answered = predicted !== null;
+  const mark = (k) => (!answered ? "" : k === question.right ? "\u2713 " : k === predicted ? "\u2717 " : "");
+  const choices = question.choices.map((text, k) => el("button", {
+    ariaPressed: predicted === k, className: answered && k === question.right ? "right" : "",
+    data: { key: `choice${k}` }, onclick: () => predict(k),
+  }, mark(k) + text));
+  const right = el("b", {}, predicted === question.right ? "Right. " : "Not quite. ");
+  const verdict = answered ? el("p", { className: "verdict" }, right, question.answer(sideOf("grpo"))) : "";
+  const next = button(state.tour < TOUR.length ? "next" : "finish", "next", () => openTour(state.tour + 1));
+  card(`Question ${state.tour} of ${TOUR.length}`, next, el("p", {}, question.ask()),
+    el("div", { className: "options", role: "group", ariaLabel: "Your prediction" }, ...choices), verdict);
+}
+
+// ---- Start
+function drawBoards() {
+  stretch(["grpo", state.rule].map(sideOf));
+  drawFirst();
+  drawSecond();
+}
+
+function drawAll() {
+  drawBoards();
+  drawTour();
+  drawClip();
+  drawRuns();
+}
+
+function update(n) {
+  for (let k = 0; k < n; k++) {
+    past.push({ rewards: state.rewards, fresh: state.fresh });
+  }
+  drawBoards();
+}
+
+function preset(share) {
+  const G = data.lab.tokens.length;
+  if (share === "one") return change({ rewards: alone() }, drawBoards);
+  const n = Math.floor(Number(share) * G);
+  change({ rewards: "1".repeat(n).padEnd(G, "0") }, drawBoards);
+}
+
+function flip(i) {
+  const bits = [...state.rewards];
+  bits[i] = bits[i] === "1" ? "0" : "1";
+  change({ rewards: bits.join("") }, drawBoards);
+}
+
+function tokenEvents(board) {
+  const choose = (token) => token && token !== state.token && change({ token }, drawChosen);
+  board.onmouseover = (event) => choose(event.target.dataset.token);
+  board.onkeydown = (event) => {
+    const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (!move || !event.target.dataset.token) return;
+    event.preventDefault();
+    const [i, t] = event.target.dataset.token.split(".").map(Number);
+    const next = board.querySelector(`[data-key="${i + move[0]}.${t + move[1]} 1"]`);
+    if (!next) return;
+    next.focus();
+    choose(next.dataset.token);
+  };
+}
+
+function start() {
+  try {
+    data = JSON.parse($("data").textContent);
+    readTable();
+    readAddress();
+    $("how-many").textContent = capital(word(data.lab.tokens.length));
+    $("prompt").textContent = data.lab.problem[0].replaceAll(" ", "");
+    $("step-size").textContent = STEP;
+    $("all").hidden = false;
+    drawAll();
+  } catch (error) {
+    $("error").textContent = `This file is damaged (${error}). Make it anew with python -m tools.explore.`;
+    return;
+  }
+  addEventListener("hashchange", () => { readAddress(); drawAll(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { palette = null; drawAll(); });
+  small.addEventListener("change", () => {
+    for (const board of ["first", "second"]) delete $(board).dataset.rules;
+    drawAll();
+  });
+  addEventListener("resize", () => { drawClip(); drawChart(); });
+  $("update").onclick = () => update(1);
+  $("presets").onclick = (event) => event.target.dataset.share && preset(event.target.dataset.share);
+  for (const button of document.querySelectorAll("[data-updates]")) {
+    button.onclick = () => update(Number(button.dataset.updates));
+  }
+  for (const button of document.querySelectorAll("[data-again]")) {
+    button.onclick = () => { restart(); drawBoards(); };
+  }
+  for (const board of ["first", "second"]) {
+    $(board).onclick = ({ target }) => {
+      if (target.dataset.flip) flip(Number(target.dataset.flip));
+      else if (target.dataset.token) change({ token: target.dataset.token }, drawChosen);
+    };
+  }
+  tokenEvents($("second"));
+  for (const radio of document.getElementsByName("fresh")) {
+    radio.onchange = () => change({ fresh: Number(radio.value) }, drawBoards);
+  }
+  $("rules").onclick = ({ target }) => target.dataset.variant && change({ rule: target.dataset.variant }, drawBoards);
+  $("rule").onchange = () => change({ rule: $("rule").value }, drawBoards);
+  $("losses").onclick = (event) => event.target.dataset.loss && change({ loss: event.target.dataset.loss }, drawClip);
+  $("ratio").oninput = () => change({ ratio: Number($("ratio").value) }, drawClip);
+  for (const radio of document.getElementsByName("sign")) {
+    radio.onchange = () => change({ sign: Number(radio.value) }, drawClip);
+  }
+  $("play").onclick = play;
+  $("run").onchange = () => change({ run: $("run").value }, drawRuns);
+  $("level").onchange = () => change({ level: Number($("level").value) }, drawRuns);
+  $("step").oninput = () => { stop(); change({ step: steps()[$("step").value] }, drawRuns); };
+}
+addEventListener("DOMContentLoaded", start);
