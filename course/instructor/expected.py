@@ -6,14 +6,15 @@ from types import SimpleNamespace
 from test_grpo import FORMULAS, standardised, verifree_at
 
 
-def number(first: str) -> int | None:
-    """A student's number, from the first line of answers.md. None: there is none."""
+def expected(first: str) -> list[str]:
+    """Lines with the student's group, k and R, and the numbers of questions 2, 3, 4, 6, 7 and 9.
+
+    first: the first line of answers.md, which has the student's number.
+    """
     digits = "".join(x for x in first if x.isdecimal())
-    return int(digits) if digits and len(digits) <= 3 else None
-
-
-def expected(S: int) -> list[str]:
-    """Lines with the student's group, k and R, and the numbers of questions 2, 3, 4, 6, 7 and 9."""
+    if not 0 < len(digits) <= 3:
+        return [f"No number of three digits is in the first line: {first}"]
+    S = int(digits)
     group = f"{S % 254 + 1:08b}"
     k = group.count("1")
     R = 1.3 + S % 50 / 100
