@@ -263,6 +263,7 @@ def test_variant_equals_its_formula(name):
     """
     assert name in FORMULAS, f"write the formula of {name!r} into FORMULAS in test_grpo.py"
     groups = [[MIXED, FAIL, PASS, ONE, REAL], [[0, 1, 0, 0, 0, 0, 1, 0]], [[1], [0]], [[1, 0]]]
+    groups.append([[0.0, 0.5, 1.0], [1.0, 0.0, 0.0]])  # one response is at the mean: A_i = 0
     for T, rewards in enumerate(groups, start=2):
         for rollout in (random_rollout(rewards, T), random_rollout(rewards, T=1)):
             close(apply(name, rollout).A, by_loops(rollout, FORMULAS[name]))

@@ -210,7 +210,8 @@ def test_the_defaults_are_those_of_the_readme():
     expected |= {"layers": 2, "width": 64, "threads": 1, "device": "cpu", "out": "runs"}
     assert vars(train.parse_arguments([])) == expected | {"name": "add-grpo-seed0"}
     assert train.parse_arguments(["--kl", "0.1"]).name == "add-grpo-seed0-kl0.1"
-    for function, defaults in ((grpo.update, of_update), (grpo.policy_loss, of_loss)):
+    functions = {grpo.update: of_update, grpo.policy_loss: of_loss, grpo.ratios: of_loss}
+    for function, defaults in functions.items():
         parameters = signature(function).parameters
         assert {name: parameters[name].default for name in defaults} == defaults
 
