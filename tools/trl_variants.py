@@ -1,6 +1,6 @@
 """The variants inside a production trainer: TRL's GRPOTrainer with the advantages of VARIANTS.
 
-    python -m tools.trl_variants --variant negative
+    python -m tools.trl_variants --variant half
 
 makes the base model of `add`, converts it to a transformers model and trains it for 20 steps. The
 command prints the mean reward on held-out prompts and their share of all-fail groups, both before
@@ -11,8 +11,8 @@ must be 0 or 1:
 
     from tools.trl_variants import VariantTrainer, trl_settings
 
-    config = GRPOConfig(**trl_settings("nthr"), num_generations=8)
-    VariantTrainer("nthr", model, reward_function, config, dataset).train()
+    config = GRPOConfig(**trl_settings("half"), num_generations=8)
+    VariantTrainer("half", model, reward_function, config, dataset).train()
 
 The packages are those of tools/requirements-trl.txt. tools/trainers.md says more.
 """
