@@ -362,6 +362,7 @@ def test_policy_loss_equals_its_formula(aggregate, distance, loss_type):
     the weight.
     """
     rollout = random_rollout([MIXED, ONE, FAIL, REAL], poison=math.nan)
+    rollout.mask[0, 0, 1:] = False  # a response of one token
     logprobs = (rollout.logprobs + distance * rollout.bias).requires_grad_()
     A = apply("critic", rollout).A
     weights = token_weights(rollout.mask, aggregate, max_length=24)
