@@ -873,7 +873,7 @@ const TOUR = [
   { place: "lab", ask: () => "You set all rewards to 0. What does grpo give each response?",
     choices: ["\u22121", "\u22120.38", "0"], right: 2,
     after: () => ({ rewards: "0".repeat(data.lab.tokens.length) }),
-    answer: () => "0: every reward equals the mean. A group of equal rewards teaches grpo nothing." },
+    answer: () => "0: every reward equals the mean. Equal rewards teach grpo nothing." },
   { place: "beside",
     ask: () => "Pushing a failure down can push a success with the same tokens down, too. The rule nthr pushes the framed " +
       "tokens down less. Is a wrong digit among them?",
