@@ -930,8 +930,8 @@ def test_two_rules_one_below_the_other(browser, pages, size):
     """)
     for _, gap in heights:
         assert gap >= -0.5
-    if size[0] < 480:
-        assert min(room for room, _ in heights) > 1.5, heights
+    if size[0] <= 960:
+        assert min(room for room, _ in heights) > 4, heights
     if size[0] <= 960:
         rows = browser.find_elements(By.CSS_SELECTOR, ".board .row:not(.head) .value")
         assert all(len(numbers(row.text)) == 2 for row in rows), [row.text for row in rows]

@@ -376,7 +376,7 @@ function build(board, rules) { // the elements, once: later only texts, colours 
   const rule = (name) => el("span", { className: "rule", data: { rule: name } }); // seen where the sides are stacked
   const short = rules.length === 2 || small.matches;
   const axes = () => span("axis", el("b", {}, "0"),
-    span("", short ? "probability" : "probability: line before, bar now"), el("b", { className: "end" }));
+    span("", "probability", short ? "" : span("wide", ": line before, bar now")), el("b", { className: "end" }));
   const title = (name) => (rules.length === 2 ? name : short ? "response" : "response, coloured by advantage");
   const heading = (name) => side(span("tokens", title(name)), span("A", "advantage"), axes(), span("value"));
   const rows = data.lab.tokens.map((text, i) => el("div", { className: "row" },
