@@ -344,7 +344,8 @@ def test_an_update_is_a_step_along_the_gradient(browser, pages, groups):
 
 
 def test_bars_show_the_probabilities_of_both_models(browser, pages, groups):
-    """Ten updates by two rules, once by hand; a bar of another response or model, a lost update."""
+    """Updates by two rules, a change of rewards, another update: the line is where the bars were at
+    the change. A bar of another response or model, a lost update."""
     rollout, _ = groups["able"]
     ys = as_sampled(rollout)
     visit(browser, pages["able"] + "#rewards=10000000&rule=ngrpo")
@@ -360,8 +361,9 @@ def test_bars_show_the_probabilities_of_both_models(browser, pages, groups):
         for n in range(14):
             rewards = [1.0] + [0.0] * 7
             rewards[3] = float(n < 13)
+            changed = z
             z = step_of(z, ys, rewards, rollout, name)
-        p = [of_table(w, ys, rewards, rollout).logprobs[0] for w in (begin(rollout), z)]
+        p = [of_table(w, ys, rewards, rollout).logprobs[0] for w in (changed, z)]
         mask = of_table(z, ys, rewards, rollout).mask[0]
         before, now = (100 * x.masked_fill(~mask, 0).sum(-1).exp() for x in p)
         rows = texts(browser, f"#second .row:not(.head) > :nth-child({side}) .value")
@@ -439,11 +441,30 @@ def test_the_push_is_the_gradient_of_the_loss(browser, pages):
         )
         assert shown == pytest.approx(-logprobs.grad.item(), abs=1e-6), (name, ratio, A)
     cells = [*map(float, texts(browser, "#pushes td"))]
-    for k, row in enumerate(texts(browser, "#pushes tbody th")):
-        ratio, A = numbers(row)
+    rows = [*map(float, texts(browser, "#pushes tbody th"))]
+    rows = [*zip(rows[::2], rows[1::2])]
+    assert {*product((0.5, 2.0), (1.0, -1.0))} < {*rows}
+    for k, row in enumerate(rows):
         script = "return losses().map((name) => PUSH[name](arguments[0], arguments[1]))"
         shown = cells[k * len(losses) : (k + 1) * len(losses)]
-        assert shown == browser.execute_script(script, ratio, A)
+        assert shown == browser.execute_script(script, *row)
+    for one, other in ((0, 1), (0, 2), (1, 2)):  # each pair of losses differs in a row
+        assert cells[one :: len(losses)] != cells[other :: len(losses)]
+
+
+def test_the_clip_shows_its_ratio_and_every_limit(browser, pages):
+    """cispo cuts at 5, and its axis ended at 2.5. A ratio beyond the axis of another loss."""
+    visit(browser, pages["committed"] + "#loss=cispo&ratio=5.5")
+    assert element(browser, "#ratio-now").text == "5.50"
+    assert "the push is +5.00" in element(browser, "#clip-says").text
+    ends = [
+        float(x.get_dom_attribute("cx"))
+        for x in browser.find_elements(By.CSS_SELECTOR, "#curve circle")
+    ]
+    assert ends[0] < float(element(browser, "#curve").get_dom_attribute("viewBox").split()[2])
+    element(browser, "#losses button").click()
+    assert element(browser, "#ratio-now").text == "2.50"
+    assert element(browser, "#ratio").get_property("value") == "2.5"
 
 
 # ---- The command
@@ -638,14 +659,28 @@ def test_the_guided_questions(browser, pages, size):
     """Each prediction has an answer, the right option is marked, the answer is on the screen with
     what it is about, and the reader's own settings are back at the end."""
     show(browser, size)
-    visit(browser, pages["committed"] + "#rewards=11100000&rule=rloo&sign=-1")
+    visit(
+        browser, pages["committed"] + "#rewards=11100000&rule=rloo&sign=-1&run=add-verifree&level=3"
+    )
     count = browser.execute_script("return TOUR.length")
     about = ["#first .row:nth-child(6)", "#first .row:nth-child(8)", "#first .row:nth-child(9)",
-             "#second .row:nth-child(2)", "#pushes", "#responses .row:last-child"]  # fmt: skip
+             "#second .row:nth-child(8)", "#pushes", "#responses .row:last-child"]  # fmt: skip
     assert count == len(about)
     for n in range(1, count + 1):
         assert f"Question {n} of {count}" in element(browser, "#tour").text
         assert not browser.find_elements(By.CSS_SELECTOR, "#tour .right")
+        assert element(browser, "#tour [data-key='next']").text == "skip"
+        above = """
+          const [card, picture] = [$("tour"), document.querySelector(arguments[0])];
+          return card.getBoundingClientRect().top - picture.getBoundingClientRect().top;
+        """
+        assert (
+            browser.execute_script(above, about[n - 1]) > 0
+        )  # the card is below what it asks about
+        if n == 4:
+            assert element(browser, "#about-rule").text.startswith("nthr")
+        if n == 6:
+            assert "every advantage is 0" in element(browser, "#summary").text
         element(browser, "#tour [data-key='choice0']").click()
         right = browser.execute_script("return TOUR[state.tour - 1].right")
         verdict = element(browser, "#tour .verdict").text
@@ -668,17 +703,28 @@ def test_the_guided_questions(browser, pages, size):
         if n == 3:
             assert "None of eight" in screen
         if n == 4:
-            framed = int(re.search(r"The (\d+) framed", element(browser, "#tour").text)[1])
-            assert len(texts(browser, "#second .differs")) == framed > 0
-            assert browser.execute_script(VISIBLE, "#second .differs")
+            wrong, framed = map(
+                int, re.search(r"(\d+) of the (\d+) framed", verdict_of(browser)).groups()
+            )
+            assert len(texts(browser, "#second .differs")) == framed
+            assert len(texts(browser, "#second .differs.incorrect")) == wrong > 0
         if n == 5:
             assert "the push is \u22122.00" in element(browser, "#clip-says").text
         if n == 6:
-            assert "every advantage is 0" in element(browser, "#summary").text
+            assert "7 of 8 correct" in element(browser, "#summary").text
+            assert "Seven of eight" in verdict_of(browser)
+        assert not browser.find_elements(By.CSS_SELECTOR, ".offered")  # one instruction at a time
         element(browser, "#tour [data-key='next']").click()
+    assert "GRPO compares" in element(browser, "#tour").text
     assert "Your own settings are back" in element(browser, "#tour").text
-    kept = browser.execute_script("return [state.rewards, state.rule, state.sign, past.length]")
-    assert kept == ["11100000", "rloo", -1, 0]
+    kept = browser.execute_script(
+        "return [state.rewards, state.rule, state.sign, state.run, state.level, past.length]"
+    )
+    assert kept == ["11100000", "rloo", -1, "add-verifree", 3, 0]
+
+
+def verdict_of(browser) -> str:
+    return element(browser, "#tour .verdict").text
 
 
 VISIBLE = """
@@ -735,6 +781,180 @@ def test_updates_move_bars_and_offer_what_is_next(browser, pages):
     assert not browser.find_elements(By.CSS_SELECTOR, ".rose, .fell, .offered, .changed")
 
 
+@pytest.mark.parametrize("rule", ["critic", "likelihood", "verifree"])
+@pytest.mark.parametrize("chosen_first", [True, False])
+def test_rules_that_need_a_network_after_drawn_responses(browser, pages, rule, chosen_first):
+    """The page tried to update the table by them, threw, and no button worked any more."""
+    visit(browser, pages["committed"])
+    if chosen_first:
+        Select(element(browser, "#rule")).select_by_value(rule)
+    element(browser, "input[name='fresh'][value='1']").click()
+    element(browser, "#update").click()
+    if not chosen_first:
+        Select(element(browser, "#rule")).select_by_value(rule)
+    element(browser, "#update").click()
+    assert texts(browser, "[data-count]") == ["2 updates"] * 2
+    assert element(browser, "#about-rule").text.startswith(rule)
+    assert "It needs a network" in element(browser, "#compared").text
+
+
+def test_the_sentence_is_about_these_rewards(browser, pages):
+    """All advantages 0 and "the model learns it"; a rise that other rewards had made."""
+    visit(browser, pages["committed"])
+    element(browser, "#presets [data-share='1']").click()
+    for _ in range(2):
+        said = element(browser, "#sentence").text
+        assert "every advantage is 0" in said and "incorrect" not in said
+        element(browser, "#update").click()
+    assert "about as likely as before" in element(browser, "#sentence").text
+    element(browser, "#lab [data-again]").click()
+    element(browser, "#presets [data-share='one']").click()
+    element(browser, "#lab [data-updates='10']").click()
+    assert "Response 5 got likelier with reward 0" in element(browser, "#sentence").text
+    grown = texts(browser, "#first .row:not(.head) .value")
+    browser.execute_script("change({ rewards: '10000000' }, drawBoards)")
+    said = element(browser, "#sentence").text
+    assert (
+        said.endswith("Response 1 is incorrect, but rewarded: an update pushes it up.")
+        and "You changed the rewards: the lines now mark where the bars are." in said
+    )
+    assert not browser.find_elements(By.CSS_SELECTOR, "#first .rose, #first .fell, #first .shared")
+    element(browser, "#update").click()
+    said = element(browser, "#sentence").text
+    assert "After 1 update with these rewards the correct response is" in said
+    assert "Response 7" not in said
+    assert "fell" in element(browser, "#first .row:nth-child(8) .track").get_dom_attribute("class")
+    now = texts(browser, "#first .row:not(.head) .value")  # the old bar is the new line
+    assert [numbers(x)[0] for x in now] == [numbers(x)[-1] for x in grown]
+
+
+def test_nobody_rises_by_what_it_does_not_share(browser, pages):
+    """The response that the sentence names has risen, and so has what it shares."""
+    visit(browser, pages["committed"])
+    named = 0
+    for bits in range(256):
+        found = browser.execute_script(
+            """
+            restart();
+            state.rewards = arguments[0];
+            for (let n = 0; n < 5; n++) past.push({ rewards: state.rewards, fresh: 0 });
+            const side = sideOf("grpo");
+            const shared = sharedWith(side);
+            if (!shared) return null;
+            const [i, j] = shared.rows;
+            const begin = data.lab.tokens[i].slice(0, shared.length);
+            return [state.rewards[i] + state.rewards[j], side.now[i] > side.before[i],
+              data.lab.tokens[j].startsWith(begin),
+              probability(side.policies[1], begin) > probability(side.policies[0], begin)];
+            """,
+            f"{bits:08b}",
+        )
+        assert found in (None, ["01", True, True, True]), bits
+        named += found is not None
+    assert named > 10
+
+
+def test_every_token_has_the_colour_of_its_advantage(browser, pages):
+    """Tokens on which a rule agrees with grpo were blank, so that forking looked inverted."""
+    for rule in ("half", "nthr", "forking", "compensation"):
+        visit(browser, pages["committed"] + f"#rule={rule}")
+        wrong = browser.execute_script("""
+          const [grpo, side] = ["grpo", state.rule].map(sideOf);
+          const wrong = [];
+          side.A.forEach((row, i) => row.forEach((a, t) => {
+            const cell = document.querySelector(`#second [data-key="${i + 1}.${t + 1} 1"]`);
+            const paint = getComputedStyle(cell).backgroundColor.replaceAll(" ", "");
+            if (paint !== colour(a).backgroundColor.replaceAll(" ", "") ||
+              cell.matches(".differs") !== (a !== grpo.A[i][t])) wrong.push([i, t, paint]);
+          }));
+          return wrong;
+        """)
+        assert wrong == [], rule
+
+
+def test_a_rule_that_only_scales_says_so(browser, pages):
+    """maxrl looked best and dr_grpo worst at one step size: both are grpo times a number."""
+    for rewards, rule, n in (
+        ("00000010", "maxrl", 8 * 7**0.5 / 8),
+        ("00000010", "dr_grpo", 7**0.5 / 8),
+        ("00000010", "rloo", 7**0.5 / 7),
+        ("11110000", "rloo", 4 / 7),
+        ("00000010", "half", None),
+        ("00000010", "reinforce", None),
+        ("00000010", "gspo", None),
+        ("00000000", "negative", None),
+    ):
+        visit(browser, pages["committed"] + f"#rewards={rewards}&rule={rule}")
+        said = element(browser, "#compared").text
+        more = "more" if n and n > 1 else "less"
+        scaled = n and f"grpo times {n:.2f}: with the same step size it only moves {more}"
+        assert scaled in said if n else "grpo times" not in said, rule
+
+
+def test_small_numbers_presets_and_a_division_by_zero(browser, pages):
+    """ "0.000 %" is not true, "0 - 0 = 0" hid the division, and half left the correct one out."""
+    visit(browser, pages["committed"])
+    element(browser, "#presets [data-share='0.5']").click()
+    assert browser.execute_script("return state.rewards") == "11100010"
+    element(browser, "#presets [data-share='0']").click()
+    assert "(0 - 0) / (0 + 0.000001) = 0" in texts(browser, "#formula")[0]
+    shown = browser.execute_script("return [0.000004, 0.00002, 0.0123].map(percent)")
+    assert shown == ["<0.001", "0.002", "1.23"]
+
+
+@pytest.mark.parametrize("size", [PHONE, (320, 640), (600, 900), (1000, 800)])
+def test_two_rules_one_below_the_other(browser, pages, size):
+    """On a phone rows had no names, wavy lines were cut off, and earlier numbers were missing."""
+    show(browser, size)
+    visit(browser, pages["committed"] + "#rule=compensation")
+    browser.execute_script("update(10)")
+    labels = browser.execute_script("""
+      return [...document.querySelectorAll("#second .row:not(.head) .rule")].map((x) =>
+        [getComputedStyle(x, "::before").content, x.clientWidth, x.scrollWidth]);
+    """)
+    assert [name for name, *_ in labels] == ['"grpo"', '"compensation"'] * 9
+    assert all(room >= width > 0 for _, room, width in labels), labels
+    heights = browser.execute_script("""
+      const sides = document.querySelectorAll(".board .row:not(.head):not(.rest) .side");
+      return [...sides].map((side) => {
+        const cell = side.querySelector(".token");
+        const { top, bottom } = cell.getBoundingClientRect();
+        const range = document.createRange();
+        range.selectNodeContents(cell);
+        const text = range.getBoundingClientRect();
+        const below = side.nextElementSibling ?? side.parentElement.nextElementSibling;
+        const bar = side.querySelector(".track").getBoundingClientRect();
+        const next = bar.top > top + 12 ? bar.top : below.getBoundingClientRect().top;
+        return [bottom - text.bottom, next - bottom];
+      });
+    """)
+    for _, gap in heights:
+        assert gap >= -0.5
+    if size[0] <= 960:
+        assert min(room for room, _ in heights) > 4, heights
+    if size[0] <= 960:
+        rows = browser.find_elements(By.CSS_SELECTOR, ".board .row:not(.head) .value")
+        assert all(len(numbers(row.text)) == 2 for row in rows), [row.text for row in rows]
+    assert element(browser, "#first .head .A").text == "advantage"
+
+
+def test_advantages_of_a_run_are_beside_their_tokens(browser, pages):
+    """400 pixels were between them. The chart's axis has a name, and a large advantage a reason."""
+    for size in (DESKTOP, (1920, 1080)):
+        show(browser, size)
+        for run in ("add-grpo", "add-verifree"):
+            visit(browser, pages["committed"] + f"#run={run}&step=400&level=3")
+            gaps = browser.execute_script("""
+              return [...document.querySelectorAll("#responses .row")].map((row) =>
+                row.querySelector(".A").getBoundingClientRect().left -
+                [...row.querySelectorAll(".token")].at(-1).getBoundingClientRect().right);
+            """)
+            assert max(gaps) < 100
+            sure = "nearly sure" in element(browser, "#summary").text
+            assert sure == (run == "add-verifree")
+    assert "correct samples" in texts(browser, "#chart text")
+
+
 def test_a_run_can_be_played(browser, pages):
     visit(browser, pages["committed"] + "#step=325")
     element(browser, "#play").click()
@@ -769,6 +989,10 @@ def test_nothing_moves_when_a_reward_changes(browser, pages, size):
             element(browser, f"#first [data-flip='{i}']").click()
             browser.execute_script("scrollTo(0, 0)")
             assert browser.execute_script(PLACES) == before, (updates, i)
+        for rewards in ("00000000", "01000010", "11111011"):  # the longest sentences
+            browser.execute_script("change({ rewards: arguments[0] }); update(3)", rewards)
+            time.sleep(0.5)
+            assert browser.execute_script(PLACES) == before, (updates, rewards)
 
 
 WIDTHS = [*range(320, 420, 10), *range(420, 1000, 30), 1000, 1100, 1200, 1217, 1280, 1440, 1600]
@@ -780,7 +1004,7 @@ def test_nothing_is_wider_than_the_screen(browser, pages):
     assert len(WIDTHS) >= 40
     for rule in ("half", "verifree", "nthr"):
         visit(browser, pages["committed"] + f"#rule={rule}&run=add-verifree&step=25&level=5")
-        browser.execute_script("update(10); $('every').open = $('about').open = true")
+        browser.execute_script("axis = 1; update(10); $('every').open = $('about').open = true")
         for width in WIDTHS:
             show(browser, (width, 800))
             browser.execute_script("return new Promise((done) => setTimeout(done, 50))")
@@ -793,7 +1017,7 @@ def test_nothing_is_wider_than_the_screen(browser, pages):
 CUT = """
   return [...document.querySelectorAll("main *")].filter((x) => x.checkVisibility() &&
     !x.closest(".hidden") && (x.getBoundingClientRect().right > innerWidth + 0.5 ||
-    x.matches("button, .A, .tokens, .value, p, td") && x.clientWidth &&
+    x.matches("button, .A, .axis, .tokens, .value, p, td") && x.clientWidth &&
     x.scrollWidth > x.clientWidth + 1))
     .map((x) => `${x.tagName}.${x.className} ${x.textContent.slice(0, 30)}`);
 """
@@ -811,7 +1035,7 @@ def test_at_most_900_words(browser, pages):
       walk(document.querySelector("main"));
       const said = (x) => (x instanceof Function ? x(sideOf("grpo")) : x);
       for (const { ask, choices, answer } of TOUR) texts.push(said(ask), ...choices, said(answer));
-      return [...texts, ...names().map(firstSentence)].join(" ");
+      return [...texts, END, ...names().map(firstSentence)].join(" ");
     """)
     words = [word for word in written.split() if re.search("[A-Za-z]", word)]
     assert 600 < len(words) <= 900

@@ -199,13 +199,17 @@ function updated(z, x, name) { // z + step times the mean over responses of A (o
 // What happened so far: the rewards of each update, and whether its responses were drawn. A rule that is
 // chosen later makes the same updates.
 let past = [];
-let models = {}; // rule: {n, z} after the first n updates
+let models = {}; // rule: the logits after 0, 1, 2, .. updates
 
-function modelOf(name) {
-  let { n, z } = models[name] ?? { n: 0, z: table.begin };
-  for (; n < past.length; n++) z = updated(z, nextGroup(past[n], z, n), name);
-  models[name] = { n, z };
-  return z;
+function modelOf(name, n) { // after n updates; the table does not learn what needs a network
+  if (NETWORK.includes(name)) return table.begin;
+  const made = models[name] ??= [table.begin];
+  for (let k = made.length - 1; k < n; k++) made.push(updated(made[k], nextGroup(past[k], made[k], k), name));
+  return made[n];
+}
+
+function since() { // the updates before the rewards became what they are: bars are compared with these
+  return past.findLastIndex(({ rewards }) => rewards !== state.rewards) + 1;
 }
 
 // ---- State; the address follows it, and never the other way round but at the start
@@ -219,7 +223,7 @@ const FIELDS = { // name: [default, what is allowed]
   token: [() => "2.6", (text) => /^[1-8]\.[0-9]{1,2}$/.test(text)],
   tour: [() => 1, (x) => within(1, TOUR.length + 1)(x) && x % 1 === 0],
   loss: [() => "grpo", (name) => losses().includes(name)],
-  ratio: [() => 2, within(0, 2.5)],
+  ratio: [() => 2, within(0, 6)],
   sign: [() => 1, (x) => Math.abs(x) === 1],
   run: [() => Object.keys(data.runs)[0], (name) => name in data.runs],
   level: [() => 4, (x) => within(0, 99)(x) && x % 1 === 0],
@@ -246,6 +250,7 @@ function fit() { // what depends on another choice
   state.step = steps().reduce((best, s) => Math.abs(s - state.step) < Math.abs(best - state.step) ? s : best);
   const [i, t] = state.token.split(".").map(Number); // counted from 1
   const row = Math.min(i, data.lab.tokens.length);
+  state.ratio = Math.min(state.ratio, ratioEnd());
   state.token = `${row}.${Math.min(Math.max(t, 1), data.lab.tokens[row - 1].length)}`;
 }
 
@@ -272,7 +277,7 @@ const signed = (A) => `<b class="${A > 0 ? "up" : A < 0 ? "down" : ""}">${number
 const WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight"];
 const word = (n) => WORDS[n] ?? String(n);
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
-const percent = (x) => fixed(100 * x, x < 0.001 ? 3 : 2);
+const percent = (x) => (x > 0 && x < 0.000005 ? "<0.001" : fixed(100 * x, x < 0.001 ? 3 : 2));
 const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 const shown = (character) => (character === " " ? "a space" : `\u201c${character}\u201d`);
 
@@ -351,15 +356,14 @@ let axis = AXES[0];
 const small = matchMedia("(max-width: 60em)");
 
 function sideOf(name) { // all numbers of one side of a board
-  const z = modelOf(name);
+  const z = modelOf(name, past.length);
   const x = nextGroup({ rewards: state.rewards, fresh: state.fresh && !NETWORK.includes(name) }, z, past.length);
   const A = ADVANTAGES[name](x);
   const { tokens } = data.lab;
-  const [before, now] = [table.begin, z].map((logits) => {
-    const p = logits.map(softmax);
-    return tokens.map((text) => probability(p, text));
-  });
-  return { name, x, A, before, now, learns: !NETWORK.includes(name) };
+  const policies = [modelOf(name, since()), z].map((logits) => logits.map(softmax));
+  const [before, now] = policies.map((p) => tokens.map((text) => probability(p, text)));
+  const learns = !NETWORK.includes(name);
+  return { name, x, A, policies, before, now, learns, moved: learns && past.length > since() };
 }
 
 const base = () => theEight(state.rewards, table.begin.map(softmax)); // for texts, which no update changes
@@ -369,17 +373,17 @@ function build(board, rules) { // the elements, once: later only texts, colours 
   const side = (...children) => el("div", { className: "side" }, ...children);
   const bar = () => el("div", { className: "track" }, el("i"), el("i", { className: "was" }));
   const value = () => el("div", { className: "value" }, span("before"), el("b"));
+  const rule = (name) => el("span", { className: "rule", data: { rule: name } }); // seen where the sides are stacked
   const short = rules.length === 2 || small.matches;
   const axes = () => span("axis", el("b", {}, "0"),
-    span("", short ? "probability" : "probability: line before, bar now"), el("b", { className: "end" }));
+    span("", "probability", short ? "" : span("wide", ": line before, bar now")), el("b", { className: "end" }));
   const title = (name) => (rules.length === 2 ? name : short ? "response" : "response, coloured by advantage");
-  const heading = (name) =>
-    side(span("tokens", title(name)), span("A", short ? "A" : "advantage"), axes(), span("value"));
+  const heading = (name) => side(span("tokens", title(name)), span("A", "advantage"), axes(), span("value"));
   const rows = data.lab.tokens.map((text, i) => el("div", { className: "row" },
     el("button", { data: { flip: i, key: `flip${i}` } }),
-    ...rules.map(() => side(el("div", { className: "tokens" }), el("div", { className: "A" }), bar(), value()))));
-  const rest = el("div", { className: "row rest" }, el("span"), ...rules.map(() =>
-    side(span("tokens", "all others (this bar ends at 100 %)"), el("div", { className: "A" }), bar(), value())));
+    ...rules.map((name) => side(el("div", { className: "tokens" }), el("div", { className: "A" }), bar(), value(), rule(name)))));
+  const rest = el("div", { className: "row rest" }, el("span"), ...rules.map((name) =>
+    side(span("tokens", `all others${rules.length === 2 ? "" : " (this bar ends at 100 %)"}`), el("div", { className: "A" }), bar(), value(), rule(name))));
   const head = el("div", { className: "row head" }, el("span", {}, "reward"), ...rules.map(heading));
   board.replaceChildren(head, ...rows, rest);
   board.classList.toggle("two", rules.length === 2);
@@ -389,9 +393,13 @@ function build(board, rules) { // the elements, once: later only texts, colours 
   board.dataset.rules = rules;
 }
 
+function direction(before, now) {
+  return Math.abs(now / before - 1) < 0.0005 ? "" : now > before ? "rose" : "fell";
+}
+
 function drawBar(side, before, now, end, moved) {
   const track = side.querySelector(".track");
-  const way = !moved || Math.abs(now / before - 1) < 0.0005 ? "" : now > before ? "rose" : "fell";
+  const way = moved ? direction(before, now) : "";
   track.className = `track ${way}`;
   const [bar, was] = track.children;
   bar.style.width = `${100 * Math.min(now / end, 1)}%`;
@@ -434,9 +442,8 @@ function drawSide(box, side, i, grpo, pointed, shared) {
   const cells = parts.map(({ character, a, marks }, t) => {
     const differs = grpo && !state.fresh && a !== null &&
       (marks.includes("given") || Math.abs(a - grpo.A[i][t]) > 1e-9);
-    const painted = a !== null && (!grpo || state.fresh || differs);
     const classes = ["token", ...marks, t < shared && "shared", differs && "differs"].filter((c) => c);
-    const cell = el("span", { className: classes.join(" "), style: painted ? colour(a) : {} }, character);
+    const cell = el("span", { className: classes.join(" "), style: a === null ? {} : colour(a) }, character);
     if (pointed) {
       const place = `${i + 1}.${t + 1}`;
       cell.tabIndex = -1; // drawChosen makes one of them the tab stop
@@ -453,7 +460,7 @@ function drawSide(box, side, i, grpo, pointed, shared) {
   const values = parts.map(({ a }) => a).filter((a) => a !== null);
   fill(box.children[1], ...spans(values.length ? range(values) : ["\u2013"]), often(side, (y) => y === text));
   box.classList.toggle("still", !learns);
-  drawBar(box, side.before[i], side.now[i], axis, past.length && learns);
+  drawBar(box, side.before[i], side.now[i], axis, side.moved);
 }
 
 function drawRest(box, side) { // all other responses together
@@ -464,7 +471,7 @@ function drawRest(box, side) { // all other responses together
   const other = side.x.tokens.findIndex(unknown);
   fill(box.children[1], ...spans(other < 0 ? [] : range(side.A[other])), often(side, unknown));
   box.classList.toggle("still", !side.learns);
-  drawBar(box, before, now, 1, past.length && side.learns);
+  drawBar(box, before, now, 1, side.moved);
 }
 
 function often(side, which) { // in a drawn group
@@ -477,16 +484,17 @@ function stretch(sides) { // the axis only grows, until the reader starts again
   axis = AXES.find((end) => end >= axis && end >= most) ?? 1;
 }
 
-function sharedWith(side) { // the incorrect response that rose, and what it shares with a rewarded one
+function sharedWith(side) { // a response without reward that rose as its beginning did, and a rewarded one that has it
   const { tokens } = data.lab;
   const rewarded = tokens.map((_, i) => i).filter((i) => state.rewards[i] === "1");
   let best = null;
   tokens.forEach((text, i) => {
-    if (state.rewards[i] === "1" || side.now[i] < side.before[i] * 1.001) return;
+    if (state.rewards[i] === "1" || direction(side.before[i], side.now[i]) !== "rose") return;
     for (const j of rewarded) {
       let length = 0;
       while (length < text.length && text[length] === tokens[j][length]) length++;
-      if (length > (best?.length ?? 0)) best = { rows: [i, j], length };
+      const [before, now] = side.policies.map((p) => probability(p, text.slice(0, length)));
+      if (now > before && length > (best?.length ?? 0)) best = { rows: [i, j], length };
     }
   });
   return best;
@@ -497,7 +505,9 @@ function drawFirst() {
   const { x, A } = side;
   const G = x.rewards.length;
   const n = sum(x.rewards);
-  const shared = past.length ? sharedWith(side) : null;
+  const begun = since();
+  const made = past.length - begun;
+  const shared = made ? sharedWith(side) : null;
   drawBoard($("first"), [side], shared);
   const value = (r) => signed(A[x.rewards.indexOf(r)][0]);
   const of = state.fresh ? `${word(G)} new responses` : word(G);
@@ -505,18 +515,24 @@ function drawFirst() {
     n === G ? `${G === 2 ? "Both" : `All ${of}`} have reward 1. None is better than another, so every advantage is 0.` :
     `${capital(word(n))} of ${of} ${n === 1 ? "has" : "have"} reward 1 and ${n === 1 ? "gets" : "get"} ${value(1)}; ` +
     `${G - n === 1 ? "the other gets" : "the others get"} ${value(0)}.`;
-  const wrong = [...state.rewards].findIndex((r, i) => r === "1" && !data.lab.rewards[i]);
+  const rose = (i) => direction(side.before[i], side.now[i]) === "rose";
+  const wrong = [...state.rewards].findIndex((r, i) => r === "1" && !data.lab.rewards[i] && (!made || rose(i)));
   const right = data.lab.rewards.indexOf(1);
   const lines = [group];
-  if (past.length && right >= 0) {
-    const factor = side.now[right] / side.before[right];
-    lines.push(`After ${plural(past.length, "update")} the correct response is ${fixed(factor, 1)} times as likely.`);
+  if (begun && !made) lines.push("You changed the rewards: the lines now mark where the bars are.");
+  if (made && right >= 0) {
+    const factor = fixed(side.now[right] / side.before[right], 1);
+    lines.push(`After ${plural(made, "update")}${begun ? " with these rewards" : ""} the correct response is ` +
+      `${factor === "1.0" ? "about as likely as before" : `${factor} times as likely`}.`);
   }
   if (shared) {
     const [risen, like] = shared.rows.map((i) => i + 1);
     lines.push(`Response ${risen} got likelier with reward 0: it begins like response ${like} (thick line).`);
-  } else if (wrong >= 0) lines.push(`Response ${wrong + 1} is incorrect, but rewarded: the model learns it.`);
-  const offer = past.length >= 10 && n > 0 && !state.fresh;
+  } else if (wrong >= 0 && made) lines.push(`Response ${wrong + 1} is incorrect, but rewarded: it got likelier.`);
+  else if (wrong >= 0 && !state.fresh && n < G) {
+    lines.push(`Response ${wrong + 1} is incorrect, but rewarded: an update pushes it up.`);
+  }
+  const offer = made >= 10 && n > 0 && !state.fresh && !own; // one thing at a time: a question has its own
   if (offer) lines.push("Now set all rewards to 0.");
   html("sentence", lines.join(" "));
   const mu = mean(x.rewards);
@@ -526,8 +542,8 @@ function drawFirst() {
   const digits = [2, 3, 4].find(exact) ?? 4;
   const worked = (r) => `(${r} \u2212 ${fixed(mu, 3)}) / ${fixed(sigma, digits)} = ` +
     signed(standardise(x.rewards)[x.rewards.indexOf(r)]);
-  html("formula", "A = (reward \u2212 mean) / deviation: " +
-    (sigma ? `${worked(1)} and ${worked(0)}` : `${mu} \u2212 ${mu} = 0`));
+  html("formula", "A = (reward \u2212 mean) / deviation: " + (sigma ? `${worked(1)} and ${worked(0)}` :
+    `(${mu} \u2212 ${mu}) / (0 + 0.000001) = 0; the millionth avoids 0 / 0`));
   document.querySelector("[data-share='0']").classList.toggle("offered", offer);
   for (const count of document.querySelectorAll("[data-count]")) count.textContent = plural(past.length, "update");
   for (const radio of document.getElementsByName("fresh")) radio.checked = Number(radio.value) === state.fresh;
@@ -580,6 +596,13 @@ function drawRule() {
   fill($("about-rule"), el("b", {}, state.rule), `: ${firstSentence(state.rule)} `, link);
 }
 
+function factor(A, other) { // other is factor * A in all tokens, or the factor is null
+  const [a, b] = [A.flat(), other.flat()];
+  const k = a.findIndex((x) => x !== 0);
+  const f = b[k] / a[k];
+  return k >= 0 && a.length === b.length && f > 0 && a.every((x, t) => Math.abs(f * x - b[t]) < 1e-9) ? f : null;
+}
+
 function drawSecond() {
   const sides = ["grpo", state.rule].map(sideOf);
   drawRule();
@@ -593,6 +616,11 @@ function drawSecond() {
   const right = data.lab.rewards.indexOf(1);
   const lines = [`${other.name} gives ${gives(other)}.`];
   if (String(other.A) === String(one.A)) lines[0] = `Here ${other.name} gives what grpo gives.`;
+  else if (!state.fresh && factor(one.A, other.A)) {
+    const f = factor(one.A, other.A);
+    lines.push(`That is grpo times ${fixed(f)}: with the same step size it only moves ${f > 1 ? "more" : "less"}. ` +
+      "The factor depends on the rewards.");
+  }
   if (losses().includes(other.name)) lines.push("Only its clip differs, which you find below.");
   if (!other.learns) lines.push("It needs a network, so it has no bars.");
   else if (past.length && right >= 0) {
@@ -625,7 +653,7 @@ function drawChosen(sides = ["grpo", state.rule].map(sideOf)) {
   const wanted = solution[t] ? shown(solution[t]) : "ended";
   if (text[t] && text[t] !== solution[t]) lines[0] += `, where the solution has ${wanted}`;
   lines[0] += ".";
-  if (text[t]) lines.push(`Its probability is ${fixed(base().pi[i][t], 3)}.`);
+  if (text[t]) lines.push(`At the start its probability was ${fixed(base().pi[i][t], 3)}.`);
   html("chosen", [...lines, `Advantages: ${said.join(", ")}.`].join(" "));
 }
 
@@ -660,33 +688,39 @@ function stopped(name, ratio, A) {
   return A > 0 ? ratio > 1 + clip_high : ratio < 1 - clip_low;
 }
 
+const ratioEnd = () => (state.loss === "cispo" ? 6 : 2.5); // its limit is far to the right
+
 function drawClip() {
   const { ratio, sign, loss } = state;
   fill($("losses"), ...losses().map((name) =>
     el("button", { ariaPressed: name === loss, data: { key: name, loss: name } }, name)));
   const width = Math.min(innerWidth - 32, 540);
-  const x = (r) => 40 + r / 2.5 * (width - 55);
-  const y = (v) => 130 - v * 45;
+  const end = ratioEnd();
+  const x = (r) => 40 + r / end * (width - 55);
+  const y = (v) => 130 - v * 112 / end;
   const push = (r) => PUSH[loss](r, sign);
-  const points = Array.from({ length: 251 }, (_, k) => k / 100);
+  const points = Array.from({ length: 100 * end + 1 }, (_, k) => k / 100);
   const pieces = []; // the line is cut where the push ends
   points.forEach((r, k) => {
     if (!k || Math.abs(push(r) - push(points[k - 1])) > 0.2) pieces.push([]);
     pieces.at(-1).push(`${x(r)},${y(push(r))}`);
   });
-  const across = [0, 0.5, 1, 1.5, 2, 2.5].map((r) =>
+  const across = (end === 6 ? [0, 1, 2, 3, 4, 5, 6] : [0, 0.5, 1, 1.5, 2, 2.5]).map((r) =>
     `<text x="${x(r)}" y="262" text-anchor="middle">${r}</text>`).join("");
-  const down = [-2, -1, 0, 1, 2].map((v) => `<path d="M${x(0)} ${y(v)}H${x(2.5)}" stroke="var(--line)"/>
-    <text x="32" y="${y(v) + 4}" text-anchor="end">${number(v).replace(".00", "")}</text>`).join("");
+  const down = (end === 6 ? [-5, -2.5, 0, 2.5, 5] : [-2, -1, 0, 1, 2]).map((v) =>
+    `<path d="M${x(0)} ${y(v)}H${x(end)}" stroke="var(--line)"/>
+    <text x="32" y="${y(v) + 4}" text-anchor="end">${number(v).replace(/\.?0+$/, "") || 0}</text>`).join("");
   const shade = `var(--${sign > 0 ? "up" : "down"})`;
   $("curve").setAttribute("viewBox", `0 0 ${width} 290`);
   $("curve").innerHTML = `${down}${across}<path d="M${x(ratio)} 15V245" stroke="var(--text)" stroke-dasharray="3 4"/>` +
     pieces.map((piece) =>
       `<polyline points="${piece.join(" ")}" fill="none" stroke="${shade}" stroke-width="4"/>`).join("") +
     `<circle cx="${x(ratio)}" cy="${y(push(ratio))}" r="7" fill="var(--page)" stroke="var(--text)" stroke-width="3"/>
-    <text x="${x(1.25)}" y="284" text-anchor="middle">ratio${loss === "gspo" ? " of the response" : ""}</text>
+    <text x="${x(end / 2)}" y="284" text-anchor="middle">ratio${loss === "gspo" ? " of the response" : ""}</text>
     <text x="4" y="14">push</text>`;
+  $("ratio").max = end;
   $("ratio").value = ratio;
+  $("ratio-now").textContent = fixed(ratio);
   for (const radio of document.getElementsByName("sign")) radio.checked = Number(radio.value) === sign;
   const { clip_low, clip_high } = limits(loss);
   const [lowest, highest] = [fixed(1 - clip_low), fixed(1 + clip_high)];
@@ -697,16 +731,16 @@ function drawClip() {
   }[loss];
   const far = push(ratio) === 0 && ratio > 0 ? "Here the push has ended." : `Here the push is ${signed(push(ratio))}.`;
   html("clip-says", `${rule} ${far}`);
-  const at = [[0.5, 1], [2, 1], [0.5, -1], [2, -1]];
-  const top = ["push on the token", ...losses()].map((text) => el("th", { scope: "col" }, text));
+  const at = [[0.5, 1], [1.1, 1], [2, 1], [0.5, -1], [0.9, -1], [2, -1]];
+  const top = ["ratio", "A", ...losses()].map((text) => el("th", { scope: "col" }, text));
   const rows = at.map(([r, A]) => el("tr", {},
-    el("th", { scope: "row" }, `ratio ${r}, A = ${A > 0 ? "+1" : "\u22121"}`),
+    el("th", { scope: "row" }, r), el("th", { scope: "row" }, A > 0 ? "+1" : "\u22121"),
     ...losses().map((name) => {
       const pushed = PUSH[name](r, A);
       const here = name === loss && r === ratio && A === sign;
       return el("td", { className: pushed > 0 ? "up" : pushed < 0 ? "down" : "", ariaSelected: here }, number(pushed));
     })));
-  fill($("pushes"), el("thead", {}, el("tr", {}, ...top)), el("tbody", {}, ...rows));
+  fill($("pushes"), el("caption", {}, "push"), el("thead", {}, el("tr", {}, ...top)), el("tbody", {}, ...rows));
 }
 
 // ---- The recorded runs
@@ -743,10 +777,13 @@ function drawRuns() {
   const x = runGroup();
   const A = ADVANTAGES[variant](x);
   const n = sum(x.rewards);
-  const truth = variant === "verifree" ? "After the arrow: the true answer, which is trained." :
+  const sure = Math.max(...A.flat()) > 5 ? "The model is nearly sure of it, so verifree divides by almost 0: the " +
+    "advantage is large, but a token that is nearly sure hardly moves." : "";
+  const truth = variant === "verifree" ? `After the arrow: the true answer, which is trained. ${sure}` :
     n === 0 || n === x.rewards.length ? "All rewards are equal: every advantage is 0." : "";
   $("summary").textContent = `Training step ${state.step}: ${n} of ${x.rewards.length} correct. ` +
     `Solution ${x.solution.slice(0, -1)}. ${truth}`;
+  $("summary").classList.toggle("long", variant === "verifree");
   $("responses").style.setProperty("--length", Math.max(...x.tokens.map((text) => text.length)));
   fill($("responses"), ...x.tokens.map((text, i) => {
     const parts = tokensOf(x, variant, A, i);
@@ -790,8 +827,9 @@ function drawChart() {
   parts.push(`<path d="M${x(state.step)} 10V195" stroke="var(--text)" stroke-dasharray="5 3"/>`);
   const ticks = quarters.map((part) => Math.round(part * last));
   parts.push(...ticks.map((step) => `<text x="${x(step)}" y="210" text-anchor="middle">${step}</text>`));
+  parts.push(`<text x="4" y="-4">correct samples</text>`);
   parts.push(`<text x="${x(last / 2)}" y="228" text-anchor="middle">training step</text>`);
-  $("chart").setAttribute("viewBox", `0 0 ${width} 234`);
+  $("chart").setAttribute("viewBox", `0 -18 ${width} 252`);
   $("step").style.margin = `0 calc(${10800 / width}% - 0.5em) 0 calc(${5200 / width}% - 0.5em)`;
   $("step").style.width = `calc(${100 - 16000 / width}% + 1em)`;
   $("chart").innerHTML = parts.join("");
@@ -832,20 +870,20 @@ const TOUR = [
     choices: ["It grows.", "It stays.", "It shrinks."], right: 2,
     after: () => ({ rewards: [...alone()].map((r, i) => (i === near() ? "1" : r)).join("") }),
     answer: () => "It shrinks to +1.73: a success is less of an exception now." },
-  { place: "lab", ask: () => "You set all rewards to 0. What does grpo give?",
-    choices: ["\u22121 to all", "\u22120.38 to all", "0 to all"], right: 2,
+  { place: "lab", ask: () => "You set all rewards to 0. What does grpo give each response?",
+    choices: ["\u22121", "\u22120.38", "0"], right: 2,
     after: () => ({ rewards: "0".repeat(data.lab.tokens.length) }),
-    answer: () => "0, for every reward equals the mean. Neither an all-fail nor an all-pass group teaches grpo " +
-      "anything." },
+    answer: () => "0: every reward equals the mean. Equal rewards teach grpo nothing." },
   { place: "beside",
-    ask: () => "nthr wants to push failures down without pushing the success down as well. What does it change?",
-    choices: ["It pushes shared tokens up.", "It pushes some tokens down less.", "It pushes only wrong digits down."],
-    right: 1, before: { rule: "half" }, after: () => ({ rule: "nthr" }),
-    answer: ({ x, A }) => {
-      const count = spared(x).flat().filter((bit) => bit).length;
-      const value = number(eta(x) * A[x.rewards.indexOf(0)][0]);
-      return `The ${count} framed tokens get ${value}: pushing them down would also push the success down. ` +
-        "A wrong digit can be among them.";
+    ask: () => "Pushing a failure down can push a success with the same tokens down, too. The rule nthr pushes the framed " +
+      "tokens down less. Is a wrong digit among them?",
+    choices: ["no", "yes"], right: 1, before: { rule: "nthr" },
+    answer: ({ x }) => {
+      const framed = spared(x).flatMap((bits, i) => bits.map((bit, t) => bit && [x.tokens[i][t], x.solution[t]]));
+      const pairs = framed.filter((pair) => pair);
+      const wrong = pairs.filter(([character, wanted]) => character !== wanted).length;
+      return `${wrong} of the ${pairs.length} framed tokens ${wrong === 1 ? "has" : "have"} a wavy line. The rule measures ` +
+        "how a push acts on the success, not which token is wrong.";
     } },
   { place: "clip",
     ask: () => "A failure's token (A = \u22121) became twice as likely. Does grpo's clip stop its push down?",
@@ -853,11 +891,14 @@ const TOUR = [
     answer: () => "No. It moved the wrong way. The clip only ends pushes that went far enough in their own direction, " +
       "as at ratio 0.5." },
   { place: "runs",
-    ask: () => "After 400 steps most prompts are solved in all eight responses. What does grpo learn from them?",
-    choices: ["to do it again", "nothing"], right: 1, before: { step: 0 }, after: () => ({ step: 1e9 }),
-    answer: () => "Nothing: equal rewards give advantages of 0. Late in training, few groups still teach." },
+    ask: () => "All eight fail at step 0, and this prompt is not trained. Will a later model answer it correctly?",
+    choices: ["no", "yes"], right: 1, before: { step: 0, level: 5 }, after: () => ({ step: 1e9 }),
+    answer: () => `${capital(word(sum(runGroup().rewards)))} of eight answers are correct at the end, for one network ` +
+      "serves all prompts, and others had successes. The reward does not see the wrong step." },
 ];
-const ASKED = ["rewards", "fresh", "rule", "loss", "sign", "ratio", "step"]; // what questions change
+const END = "GRPO compares the responses to one prompt and gives all tokens of a response one advantage. So it needs successes " +
+  "and failures in a group, and it cannot tell a wrong token from a right one. Most rules here change one of the two.";
+const ASKED = ["rewards", "fresh", "rule", "loss", "sign", "ratio", "run", "level", "step"]; // what questions change
 let predicted = null;
 let own = null; // the reader's settings, while questions change them
 
@@ -873,7 +914,7 @@ function restart() {
 
 function set(values, updates = 0) { // a question's own start
   restart();
-  Object.assign(state, { rewards: alone(), fresh: 0 }, values);
+  Object.assign(state, { rewards: alone(), fresh: 0, run: FIELDS.run[0]() }, values);
   for (let n = 0; n < updates; n++) past.push({ rewards: state.rewards, fresh: 0 });
 }
 
@@ -894,7 +935,7 @@ function openTour(n) {
   change({ tour: n });
   const card = document.querySelector(".place > div");
   card.querySelector("h3").focus({ preventScroll: true });
-  card.scrollIntoView({ block: question?.place === "beside" ? "start" : "end" }); // what it asks about is below or above
+  card.scrollIntoView({ block: "end" }); // what it asks about is above
 }
 
 function predict(k) {
@@ -906,8 +947,7 @@ function predict(k) {
   predicted = k;
   change({});
   $("said").textContent = document.querySelector(".verdict").textContent;
-  const card = document.querySelector(".place > div");
-  card.scrollIntoView({ block: question.place === "beside" ? "start" : "nearest" });
+  document.querySelector(".place > div").scrollIntoView({ block: "nearest" });
 }
 
 function drawTour() {
@@ -920,7 +960,8 @@ function drawTour() {
   const card = (title, next, ...below) => fill(box, el("div", { id: "tour", role: "region", ariaLabel: "Questions" },
     el("div", { className: "top" }, el("h3", { tabIndex: -1 }, title), next), ...below));
   if (!question) {
-    card("Your own settings are back.", button("first question", "next", () => openTour(1)));
+    card("What you have seen", button("first question", "next", () => openTour(1)),
+      el("p", {}, `${END} Your own settings are back.`));
     return;
   }
   const answered = predicted !== null;
@@ -931,7 +972,8 @@ function drawTour() {
   }, mark(k) + text));
   const right = el("b", {}, predicted === question.right ? "Right. " : "Not quite. ");
   const verdict = answered ? el("p", { className: "verdict" }, right, question.answer(sideOf("grpo"))) : "";
-  const next = button(state.tour < TOUR.length ? "next" : "finish", "next", () => openTour(state.tour + 1));
+  const onward = state.tour < TOUR.length ? "next" : "finish";
+  const next = button(answered ? onward : "skip", "next", () => openTour(state.tour + 1));
   card(`Question ${state.tour} of ${TOUR.length}`, next, el("p", {}, question.ask()),
     el("div", { className: "options", role: "group", ariaLabel: "Your prediction" }, ...choices), verdict);
 }
@@ -961,7 +1003,9 @@ function preset(share) {
   const G = data.lab.tokens.length;
   if (share === "one") return change({ rewards: alone() }, drawBoards);
   const n = Math.floor(Number(share) * G);
-  change({ rewards: "1".repeat(n).padEnd(G, "0") }, drawBoards);
+  const order = data.lab.tokens.map((_, i) => i).sort((i, j) => data.lab.rewards[j] - data.lab.rewards[i] || i - j);
+  const chosen = order.slice(0, n); // correct responses first
+  change({ rewards: data.lab.tokens.map((_, i) => Number(chosen.includes(i))).join("") }, drawBoards);
 }
 
 function flip(i) {
