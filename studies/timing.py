@@ -12,7 +12,7 @@ again, and --variants NAME ... measures only these. results/timing.md shows the 
     of_grpo      that, divided by the seconds of grpo in the same process
     same_time    the number of training steps that fit into the time of a whole run of grpo
 
-A variant without rows makes the same passes as grpo, over the same kinds of groups.
+A variant without rows was not measured.
 """
 
 from copy import deepcopy
