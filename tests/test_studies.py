@@ -376,9 +376,10 @@ def test_a_study_that_is_stopped_is_stopped(tmp_path, stop):
     (tmp_path / "study.py").write_text(STUDY)
     environment = os.environ | {"PYTHONPATH": str(Path(common.__file__).parents[1])}
     command = [sys.executable, "study.py", str(tmp_path)] + ["error"] * (stop is None)
-    study = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    # A shell lets what it starts in the background ignore Ctrl-C; the study must not inherit this.
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    study = subprocess.Popen(command, cwd=tmp_path, env=environment, preexec_fn=heed, **pipes)
     assert study.stdout.readline() == b"one\n"
     while stop and study.poll() is None and len([*tmp_path.glob("begun-*")]) < 3:
         time.sleep(0.05)
