@@ -615,7 +615,7 @@ function drawSecond() {
   const gives = (side) => [1, 0].map((r) => of(side, r) && `${of(side, r)} for reward ${r}`).filter((t) => t).join(", ");
   const right = data.lab.rewards.indexOf(1);
   const lines = [`${other.name} gives ${gives(other)}.`];
-  if (String(other.A) === String(one.A)) lines[0] = `Here ${other.name} gives what grpo gives.`;
+  if (String(other.A) === String(one.A)) lines[0] = `With these rewards ${other.name} gives what grpo gives.`;
   else if (!state.fresh && factor(one.A, other.A)) {
     const f = factor(one.A, other.A);
     lines.push(`That is grpo times ${fixed(f)}: with the same step size it only moves ${f > 1 ? "more" : "less"}. ` +
