@@ -5,11 +5,6 @@ import inspect
 import pytest
 
 
-def pytest_configure(config):
-    if config.getoption("tbstyle", None) == "auto":  # --tb was not given
-        config.option.tbstyle = "short"
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
     report = yield

@@ -79,6 +79,7 @@ def check_finite(step: int, *numbers) -> None:
         raise FloatingPointError(f"training step {step}: a number is not finite; is --lr too high?")
 
 
+# ---- The base model
 def new_model(args: Namespace, outputs: int | None = None) -> GPT:
     """A GPT on the CPU, with random weights that depend on --base-seed."""
     longest = TASKS[args.task].longest
@@ -139,6 +140,7 @@ def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3)
     return step, correct
 
 
+# ---- Measuring
 def rollout_metrics(rollout: Rollout, trained: Rollout, task: Task) -> dict[str, float]:
     """Means over groups, responses or tokens of a rollout. tools/README.md defines each of them."""
     values = {
@@ -178,6 +180,7 @@ def accuracy(model: GPT, task: Task, samples: int = 1) -> dict:
     return greedy | evaluate(model, task, "sampled", temperature=1, samples=samples)
 
 
+# ---- The files of a run
 COLUMNS = """step reward all_fail all_pass entropy length coherence reasoning_correct
 mean_abs_advantage loss grad_norm clip_fraction approx_kl seconds greedy sampled sampled_by_level
 sampled_reasoning_correct"""
@@ -217,7 +220,7 @@ def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) ->
         rows = [{"step": 0} | base]
         table.writerow(cells(rows[0]))
         show_row(rows[0], model, task)
-        mixed = []  # at most one prompt of the last rollout, whose group is mixed
+        mixed = []  # the problems of the last rollout whose groups are mixed
         bar = progress(train(args, model, variants), args.variant, args.steps)
         for x, _, row in bar:
             rows.append(row)
@@ -225,8 +228,7 @@ def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) ->
             bar.set_postfix_str(f"reward {row['reward']:.2f}", refresh=False)
             if "greedy" in row:
                 show_row(row, model, task)
-            groups = zip(x.problems, x.rewards)
-            mixed = [p.prompt.replace(" ", "") for p, r in groups if r.min() < r.max()][:1]
+            mixed = [p for p, r in zip(x.problems, x.rewards) if r.min() < r.max()]
     weights = BytesIO()
     torch.save(model.state_dict(), weights)
     write_whole(folder / "model.pt", weights.getvalue())
@@ -239,7 +241,7 @@ def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) ->
     show_end(summary, task, folder, mixed)
 
 
-# ---- A run shows text on standard output, and bars on standard error
+# ---- Printing: text on standard output, bars on standard error
 HEAD = "step reward all-fail sampled greedy entropy "
 SHOWN = dict(zip(HEAD.replace("-", "_").split(), ("", ".2f", ".0%", ".1%", ".1%", ".2f")))
 
@@ -291,7 +293,7 @@ def show_row(row: dict, model: GPT, task: Task) -> None:
     say(f"{' '.join(cells)}  {text}{rewarded if mistake else ' correct'}")
 
 
-def show_end(summary: dict, task: Task, folder: Path, mixed: list[str]) -> None:
+def show_end(summary: dict, task: Task, folder: Path, mixed: list[Problem]) -> None:
     """The result, accuracy before and after training, and where to look next."""
     done = "\nDone in {seconds:.0f} s. Correct answers to problems never trained on: "
     say((done + "{base_sampled:.1%} -> {final_sampled:.1%}").format(**summary))
@@ -303,11 +305,13 @@ def show_end(summary: dict, task: Task, folder: Path, mixed: list[str]) -> None:
     shares = [summary[f"{x}_sampled_reasoning_correct"] for x in ("base", "final")]
     say("Of the correct samples, {:.1%} had correct steps before, {:.1%} after.".format(*shares))
     say(f"Saved in {folder} (tools/README.md explains the files).")
-    group = shlex.join(["ask", str(folder), *mixed, "--group"])
+    prompts = [problem.prompt.replace(" ", "") for problem in mixed[:1]]
+    group = shlex.join(["ask", str(folder), *prompts, "--group"])
     say(f"See a group of it:  python -m tools.{group}")
     say("Draw its curves:    python -m tools." + shlex.join(["curves", str(folder)]))
 
 
+# ---- The command line
 def number(kind: type, low: float, high: float = 10**9, multiple: int | None = None):
     """An argparse type: turns a text into a number from low to high."""
 
