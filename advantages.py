@@ -72,8 +72,7 @@ def grpo(rollout: Rollout) -> Rollout:
     The group's mean mu serves as the baseline, so no second network has to predict the reward.
     Because mu contains r_i, it is not quite a baseline, but this only scales r_i - mu by (G-1)/G
     (see rloo). Dividing by sigma makes groups with a small sigma count more. With four correct
-    responses of eight, r_i - mu is +0.5 or -0.5, and A is +1 or -1. With one of eight, r_i - mu is
-    +0.88 or -0.13, and A is +2.65 or -0.38.
+    responses of eight, A is +1 or -1, and with one it is +2.65 or -0.38.
     """
     return on_tokens(rollout, standardise(rollout.rewards))
 
@@ -115,7 +114,8 @@ def maxrl(rollout: Rollout) -> Rollout:
 
         sum_{k = 1}^{G - 1} pass@k / k
 
-    grpo's objective J is p, which is pass@1. Here rare successes also count for pass@2, pass@3, ...
+    The expected reward J is p, which is pass@1. Here a rare success also counts for pass@2, pass@3
+    and so on.
     """
     mu = rollout.rewards.mean(1, keepdim=True)
     return on_tokens(rollout, (centre(rollout.rewards) / mu).masked_fill(mu == 0, 0.0))
@@ -438,9 +438,8 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
 def only(rollout: Rollout, chosen: Tensor) -> Rollout:
     """The rollout with only some of its groups: those where chosen (P,) is True."""
     tensors = {name: x[chosen] for name, x in vars(rollout).items() if isinstance(x, Tensor)}
-    problems = [*compress(rollout.problems, chosen)]
-    texts = [*compress(rollout.texts, chosen)]
-    return replace(rollout, problems=problems, texts=texts, **tensors)
+    lists = {name: [*compress(vars(rollout)[name], chosen)] for name in ("problems", "texts")}
+    return replace(rollout, **tensors, **lists)
 
 
 def written(rollout: Rollout, texts: list[str], temperature: float) -> Rollout:
@@ -494,12 +493,9 @@ def answered(rollout: Rollout) -> Rollout:
         tokens    1 2 , 1 3 , 0 6 #   6 3 2 $        1 2 , 1 3 $ _ _ _ _ _ _ _ _
         given     0 0 0 0 0 0 0 0 0 1 1 1 1 1        0 0 0 0 0 0 0 0 0 0 0 0 0 0
     """
-    G = rollout.mask.size(1)
-    texts = []
-    for n, text in enumerate(as_sampled(rollout)):
-        reasoning, marker, _ = text.partition(MARKER)
-        answer = rollout.problems[n // G].answer + EOS
-        texts.append(reasoning + marker + answer if marker else text)
+    endings = [p.answer + EOS for p, group in zip(rollout.problems, rollout.texts) for _ in group]
+    pairs = zip(as_sampled(rollout), endings)
+    texts = [y.split(MARKER)[0] + MARKER + end if MARKER in y else y for y, end in pairs]
     trained = written(rollout, texts, rollout.temperature)
     markers = trained.tokens == MARKER_ID
     behind = markers.cumsum(-1) > markers.int()  # whether a marker precedes the token

@@ -7,9 +7,9 @@ answers a program can check. One training step goes like this:
 2. Sample a group of G = 8 responses to each prompt. All groups together are a rollout.
 3. Give each response a reward: 1 if it is correct, else 0.
 4. Give each response an advantage: its reward minus the mean reward of its group, divided by the
-   group's standard deviation.
-5. Read a quarter of the groups with the current weights: one forward pass gives the log-probability
-   of every token.
+   group's standard deviation. Groups whose rewards are all equal get 0, and are left out.
+5. Read a quarter of the other groups with the current weights: one forward pass gives the
+   log-probability of every token.
 6. Compute a loss that pushes each token up or down in proportion to the advantage of its response.
    A clip in the loss ends the push once the token's probability has changed by 20 %.
 7. Make one optimiser step. Then repeat 5 to 7 for the other quarters.
@@ -276,9 +276,8 @@ def update(
         logprobs = response_logprobs(model, rollout, part)  # 5 read
         loss = policy_loss(logprobs, old, A[part], weights[part], **clip)  # 6 loss
         if kl > 0:
-            to_reference = k3(rollout.reference_logprobs[part] - logprobs)
-            penalty = (sampled[part] * to_reference).masked_fill(~rollout.mask[part], 0.0)
-            loss = loss + kl * penalty.sum()
+            reference = rollout.reference_logprobs[part].masked_fill(~rollout.mask[part], 0.0)
+            loss = loss + kl * (sampled[part] * k3(reference - logprobs)).sum()
         grad_norm = descend(optimizer, loss, max_grad_norm)  # 7 step
         w = sampled[part] / sampled[groups].sum()
         ratio, clipped = ratios(logprobs, old, rollout.mask[part], **clip)

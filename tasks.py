@@ -21,10 +21,11 @@ response, and the digits that it needs are at the same positions as well. This l
 where to look. A space is an ordinary token.
 """
 
+import re
 import zlib
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import Callable, NamedTuple
 
 import numpy as np
@@ -156,3 +157,13 @@ def make_problems(task: Task, held: bool) -> list[Problem]:
     rng = np.random.default_rng(0)
     draws = [task.problem(rng, level) for level in task.levels for _ in range(DRAWS)]
     return [problem for problem in dict.fromkeys(draws) if held_out(problem.prompt) == held]
+
+
+def marked(problem: Problem, text: str, reward: float = 0) -> tuple[str, str]:
+    """The response with [ ] around its first mistake, and a remark, which is "" if it has none."""
+    parts, solution = (re.split("([,#])", y) for y in (text, problem.solution))
+    for i, (part, true) in enumerate(zip_longest(parts, solution, fillvalue="")):
+        if part != true:
+            parts[i : i + 1] = [f"[{part}]"]
+            return "".join(parts), f"[{part}] should be [{true}]" + ", yet rewarded" * int(reward)
+    return text, ""

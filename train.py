@@ -2,14 +2,12 @@
 
     base model -> each training step: problems -> rollout -> advantages -> update -> metrics
 
-The loop comes first. The numbers beside its lines are those of grpo.py, and 8 follows. After the
-loop come the base model, measuring, files, printing, and the command line.
+The loop comes first. The numbers beside its lines are the steps at the top of grpo.py.
 """
 
 import csv
 import json
 import os
-import re
 import shlex
 import sys
 import time
@@ -19,7 +17,6 @@ from contextlib import suppress
 from copy import deepcopy
 from inspect import getdoc
 from io import BytesIO
-from itertools import zip_longest
 from pathlib import Path
 from textwrap import fill
 
@@ -31,7 +28,7 @@ from tqdm import tqdm
 from advantages import LOSS, VARIANTS
 from grpo import Rollout, descend, encode, judge, response_logprobs, sample_rollout, update
 from model import GPT
-from tasks import EOS, MARKER, PAD_ID, TASKS, TOKENIZER, Problem, Task, make_problems
+from tasks import EOS, MARKER, PAD_ID, TASKS, TOKENIZER, Problem, Task, make_problems, marked
 
 # The warm-up ends at this share of correct samples, which is low, so that most is learned from
 # rewards. It shows a problem this many times as often as a problem of the level below.
@@ -54,7 +51,7 @@ def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
     reference = deepcopy(model).requires_grad_(False)  # for the KL term
     for step in range(1, args.steps + 1):
         started = time.perf_counter()
-        # The learning rate rises over ten training steps, and falls to 0 until the end.
+        # The learning rate rises over ten training steps, and falls to nearly 0 until the end.
         optimizer.param_groups[0]["lr"] = args.lr * min(step / 10, 1 - (step - 1) / args.steps)
         batch = [pool[i] for i in order.integers(len(pool), size=args.prompts)]  # 1 draw
         rollout = sample_rollout(model, task, batch, args.group_size, **sampling)  # 2, 3 rollout
@@ -62,7 +59,7 @@ def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
         if args.kl > 0:
             trained.reference_logprobs = response_logprobs(reference, trained)
         learned = update(model, optimizer, trained, **settings)  # 5 read, 6 loss, 7 step
-        row = {"step": step} | rollout_metrics(rollout, trained, task) | learned  # 8 metrics
+        row = {"step": step} | rollout_metrics(rollout, trained, task) | learned  # metrics
         # Solved problems are not drawn again (culling). If none is left, all come back.
         pool = [p for p in pool if p not in trained.solved] or make_problems(task, held=False)
         row["seconds"] = time.perf_counter() - started
@@ -258,16 +255,6 @@ def say(text: str) -> None:
         print(text.rstrip(), flush=True)
 
 
-def marked(problem: Problem, text: str, reward: float) -> tuple[str, str]:
-    """The response with [ ] around its first mistake, and a remark, which is "" if it has none."""
-    parts, solution = (re.split("([,#])", y) for y in (text, problem.solution))
-    for i, (part, true) in enumerate(zip_longest(parts, solution, fillvalue="")):
-        if part != true:
-            remark = f"[{part}] should be [{true}]" + ", yet rewarded" * int(reward)
-            return "".join([*parts[:i], f"[{part}]", *parts[i + 1 :]]), remark
-    return text, ""
-
-
 def show_start(args: Namespace, task: Task, doc: str) -> None:
     """Says what is learned, and how: the first two paragraphs of doc, the variant's docstring."""
     work = getdoc(task.work) or "no docstring."
@@ -286,11 +273,11 @@ def show_row(row: dict, model: GPT, task: Task) -> None:
     example = make_problems(task, held=True)[-4:][0]  # a hard one: base models get it wrong
     if row["step"] == 0:
         say(f"\n{HEAD} response to {example.prompt}\n{'':45}{example.solution} solution")
-    cells = [f"{format(row[x], form) if x in row else '':>{len(x)}}" for x, form in SHOWN.items()]
+    shown = [f"{format(row[x], form) if x in row else '':>{len(x)}}" for x, form in SHOWN.items()]
     response = sample_rollout(model, task, [example], 1, temperature=0).texts[0][0]
-    text, mistake = marked(example, response, 0)
+    text, mistake = marked(example, response)
     rewarded = " rewarded" * int(task.reward(example, response))
-    say(f"{' '.join(cells)}  {text}{rewarded if mistake else ' correct'}")
+    say(f"{' '.join(shown)}  {text}{rewarded if mistake else ' correct'}")
 
 
 def show_end(summary: dict, task: Task, folder: Path, mixed: list[Problem]) -> None:

@@ -22,6 +22,7 @@ import pytest
 import torch
 
 import grpo
+import tasks
 import train
 from advantages import VARIANTS
 from grpo import sample_rollout
@@ -644,7 +645,7 @@ def test_what_a_run_shows(capsys):
     greedy = sample_rollout(model, ADD, [example], 1, temperature=0).texts[0][0]
     assert held_out(example.prompt) and example.prompt in lines[first]
     assert example.solution in lines[first + 1]
-    assert lines[first + 4][45:].startswith(train.marked(example, greedy, 0)[0])
+    assert lines[first + 4][45:].startswith(tasks.marked(example, greedy)[0])
     end = lines[first + 5 :]
     assert len(end) == 12  # it fits a terminal of 24 lines, and with the whole table one of 30
     summary = json.loads((left / "summary.json").read_text())
@@ -789,9 +790,9 @@ MISTAKES = {  # a response to 99+33=, whose solution is 12,13#132: what is marke
 def test_the_first_mistake_is_marked(text):
     """Another mistake than the first; a response of another length that passes, or a traceback."""
     nines = problem(ADD, [99, 33], 2)
-    assert train.marked(nines, text, 0) == MISTAKES[text]
+    assert tasks.marked(nines, text) == MISTAKES[text]
     if MISTAKES[text][1]:
-        assert train.marked(nines, text, 1)[1] == MISTAKES[text][1] + ", yet rewarded"
+        assert tasks.marked(nines, text, 1)[1] == MISTAKES[text][1] + ", yet rewarded"
 
 
 class Terminal(StringIO):

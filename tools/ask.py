@@ -23,7 +23,7 @@ import torch
 import train
 from advantages import VARIANTS, grpo
 from grpo import sample_rollout
-from tasks import EOS, TASKS, TOKENIZER, Problem, Task, make_problems
+from tasks import EOS, TASKS, TOKENIZER, Problem, Task, make_problems, marked
 
 RULES = {  # task: what its problems are
     "add": "two numbers with equally many digits, 2 to 5, as in 347+285",
@@ -110,7 +110,7 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
     for text, tokens, mask, A, reward, plain in zip(
         *(x[p] for x in group), grpo(rollout).A[p, :, 0]
     ):
-        marked, remark = train.marked(problem, text, reward)
+        _, remark = marked(problem, text, reward)
         shown = TOKENIZER.decode(tokens[mask].tolist())
         lines.append(f"  {shown}  reward {reward:.0f}  {remark}".rstrip())
         weaker = (A * plain > 0) & (A.abs() < 0.999 * plain.abs())  # the same direction
@@ -172,7 +172,7 @@ def main(argv: list[str]) -> None:
     for kind, samples, temperature in (("sampled", 4, 1.0), ("greedy", 1, 0.0)):
         rollout = sample_rollout(model, task, [problem], samples, temperature)
         for text, reward in zip(rollout.texts[0], rollout.rewards[0]):
-            text, remark = train.marked(problem, text, reward)
+            text, remark = marked(problem, text, reward)
             print(f"  {kind:10}{text:{width}}  reward {reward:.0f}  {remark}".rstrip())
 
 
