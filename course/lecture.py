@@ -43,8 +43,7 @@ def characters(rollout):
         true = problem.solution.split("#")[0]
         for i, text in enumerate(texts):
             for t, (x, y) in enumerate(zip(text.split("#")[0], true)):
-                correct[p, i, t] = x == y
-                incorrect[p, i, t] = x != y
+                (correct if x == y else incorrect)[p, i, t] = True
     return correct, incorrect
 
 

@@ -24,11 +24,10 @@ QUICK = "-c pyproject.toml --disable-plugin-autoload --noconftest -p no:cachepro
 QUICK += " --assert=plain -p no:terminal -p no:unraisableexception --basetemp=made"
 # What a check may use: bytes of memory, and bytes of a file that it writes.
 LIMITS = {"RLIMIT_DATA": 4 << 30, "RLIMIT_FSIZE": 100 << 20}
-# Processes come from a server that has imported packages once, where there are such servers. Two
-# are parts of torch that an optimiser and assert_close would otherwise import in every check.
+# Processes come from a server that has imported packages once, where there are such servers. An
+# optimiser and assert_close would otherwise import torch._dynamo, or parts of it, in every check.
 PROCESSES = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
-PACKAGES = "numpy pytest tokenizers torch torch._dynamo torch.distributed.tensor tqdm"
-PROCESSES.set_forkserver_preload(PACKAGES.split())
+PROCESSES.set_forkserver_preload(["numpy", "pytest", "tokenizers", "torch._dynamo", "tqdm"])
 
 
 class Results:
