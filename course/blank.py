@@ -47,6 +47,8 @@ def assignment(without: list[str] = []) -> list[Part]:
 
 def bound(statement: ast.stmt) -> list[str]:
     """The names that a statement defines: of a function, an import, an assignment."""
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):  # without reading its body
+        return [statement.name]
     symbols = symtable(ast.unparse(statement), "", "exec").get_symbols()
     return [symbol.get_name() for symbol in symbols if symbol.is_local()]
 
@@ -54,7 +56,8 @@ def bound(statement: ast.stmt) -> list[str]:
 def locate(tree: ast.Module, name: str) -> tuple[list, int]:
     """The list that holds a function, a method or an entry of a table, and its place there."""
     outer, _, last = name.rpartition(".")
-    entries = [x for x in tree.body if ast.unparse(x).startswith(f"{outer}['{last}'] = ")]
+    assignments = [x for x in tree.body if isinstance(x, ast.Assign)]
+    entries = [x for x in assignments if ast.unparse(x).startswith(f"{outer}['{last}'] = ")]
     if entries:  # FORMULAS["rloo"] = ... below the table
         return [x.value for x in entries], len(entries) - 1
     holder = next((x for x in tree.body if outer in bound(x)), tree)

@@ -6,6 +6,7 @@ A row is a training step. Steps at which one of the columns is empty are left ou
 import sys
 from pathlib import Path
 
+from tools import end_with_the_reader
 from tools.curves import metrics
 
 
@@ -23,6 +24,7 @@ def show(folder: str, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    end_with_the_reader()
     try:
         show(sys.argv[1], sys.argv[2:])
     except (LookupError, OSError, ValueError) as error:

@@ -47,11 +47,9 @@ from grpo import Rollout, policy_loss, response_logprobs, sample_rollout, token_
 from studies.analysis import effects
 from studies.common import TABLES, complete, matching, options, publish, read_rows
 from studies.gradients_report import page, table
-from studies.protocol import ROWS as RUNS
-from studies.protocol import TASKS, TWELVE
+from studies.protocol import ROWS as RUNS, TASKS, TWELVE
 from studies.runs import LOSSES, TRAINED, settings
-from tasks import TASKS as ALL_TASKS
-from tasks import make_problems
+from tasks import TASKS as ALL_TASKS, make_problems
 
 ROWS = TABLES / "gradients.csv"
 K = 40  # rollouts in each half

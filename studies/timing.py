@@ -22,8 +22,7 @@ import numpy as np
 
 import train
 from studies.common import TABLES, cells, complete, markdown, options, publish, read_rows
-from studies.protocol import ROWS as RUNS
-from studies.protocol import TASKS, chosen_rate
+from studies.protocol import ROWS as RUNS, TASKS, chosen_rate
 from studies.runs import settings
 
 ROWS = TABLES / "timing.csv"

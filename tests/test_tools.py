@@ -3,6 +3,9 @@
 import builtins
 import csv
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -365,3 +368,17 @@ def test_help_starts_nothing(tool, capsys, monkeypatch):
         tool.main(["--help"])
     assert stop.value.code == 0
     assert f"python -m tools.{tool.__name__.split('.')[1]}" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no SIGPIPE")
+@pytest.mark.parametrize("program", ["tools.ask {} --group", "course.show {} step reward"])
+def test_a_reader_may_leave_before_the_end(folder, program):
+    """BrokenPipeError if `head` has what it wants, or an advice that has nothing to do with it."""
+    kept, written = os.pipe()
+    os.close(kept)
+    environment = os.environ | {"PYTHONPATH": str(Path(train.__file__).parent)}
+    command = [sys.executable, "-m", *program.format(folder).split()]
+    pipes = {"stdout": written, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, env=environment, **pipes)
+    os.close(written)
+    assert (done.stderr, done.returncode) == (b"", -signal.SIGPIPE)

@@ -24,6 +24,7 @@ import train
 from advantages import VARIANTS, grpo
 from grpo import sample_rollout
 from tasks import EOS, TASKS, TOKENIZER, Problem, Task, make_problems, marked
+from tools import end_with_the_reader
 
 RULES = {  # task: what its problems are
     "add": "two numbers with equally many digits, 2 to 5, as in 347+285",
@@ -177,4 +178,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    end_with_the_reader()
     main(sys.argv[1:])

@@ -24,9 +24,10 @@ QUICK = "-c pyproject.toml --disable-plugin-autoload --noconftest -p no:cachepro
 QUICK += " --assert=plain -p no:terminal -p no:unraisableexception --basetemp=made"
 # What a check may use: bytes of memory, and bytes of a file that it writes.
 LIMITS = {"RLIMIT_DATA": 4 << 30, "RLIMIT_FSIZE": 100 << 20}
-# Processes come from a server that has imported torch once, where there are such servers.
+# Processes come from a server that has imported packages once, where there are such servers. An
+# optimiser and assert_close would otherwise import torch._dynamo, or parts of it, in every check.
 PROCESSES = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
-PROCESSES.set_forkserver_preload(["numpy", "pytest", "tokenizers", "torch", "tqdm"])
+PROCESSES.set_forkserver_preload(["numpy", "pytest", "tokenizers", "torch._dynamo", "tqdm"])
 
 
 class Results:

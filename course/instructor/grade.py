@@ -56,10 +56,8 @@ def shared(part: Part, theirs: Path, limit: int, tests: list[str]) -> tuple[dict
 def located(folder: Path, parts: list[Part]) -> Path:
     """Where a student's files are: in the folder, or in the only folder in it that has some."""
     names = [file for part in parts for file in part.files]
-    places = [folder / name for name in names] + [
-        x for x in folder.glob("*/*.py") if x.name in names
-    ]
-    found = {path.parent for path in places if path.is_file()}
+    places = [*folder.glob("*.py"), *folder.glob("*/*.py")]
+    found = {path.parent for path in places if path.name in names and path.is_file()}
     if folder not in found and len(found) != 1:
         raise LookupError("it has no files of the assignment, or two sets of them")
     return folder if folder in found else found.pop()
