@@ -383,7 +383,7 @@ function build(board, rules) { // the elements, once: later only texts, colours 
     el("button", { data: { flip: i, key: `flip${i}` } }),
     ...rules.map((name) => side(el("div", { className: "tokens" }), el("div", { className: "A" }), bar(), value(), rule(name)))));
   const rest = el("div", { className: "row rest" }, el("span"), ...rules.map((name) =>
-    side(span("tokens", `all others${rules.length === 2 ? "" : " (this bar ends at 100 %)"}`), el("div", { className: "A" }), bar(), value(), rule(name))));
+    side(span("tokens", "all others together"), el("div", { className: "A" }), value(), rule(name))));
   const head = el("div", { className: "row head" }, el("span", {}, "reward"), ...rules.map(heading));
   board.replaceChildren(head, ...rows, rest);
   board.classList.toggle("two", rules.length === 2);
@@ -397,17 +397,21 @@ function direction(before, now) {
   return Math.abs(now / before - 1) < 0.0005 ? "" : now > before ? "rose" : "fell";
 }
 
-function drawBar(side, before, now, end, moved) {
+function drawBar(side, before, now, moved) {
   const track = side.querySelector(".track");
-  const way = moved ? direction(before, now) : "";
-  track.className = `track ${way}`;
+  track.className = `track ${drawValue(side, before, now, moved)}`;
   const [bar, was] = track.children;
-  bar.style.width = `${100 * Math.min(now / end, 1)}%`;
-  was.style.width = `calc(${100 * Math.min(before / end, 1)}% + 1px)`;
+  bar.style.width = `${100 * Math.min(now / axis, 1)}%`;
+  was.style.width = `calc(${100 * Math.min(before / axis, 1)}% + 1px)`;
+}
+
+function drawValue(side, before, now, moved) {
+  const way = moved ? direction(before, now) : "";
   const [old, text] = side.querySelector(".value").children;
   old.textContent = moved ? `${percent(before)} \u2192 ` : "";
   text.className = way && (way === "rose" ? "up" : "down");
   text.textContent = `${percent(now)}\u2009% ${{ rose: "\u25b2", fell: "\u25bc" }[way] ?? "\u2002"}`;
+  return way;
 }
 
 function drawBoard(board, sides, shared = null) {
@@ -460,7 +464,7 @@ function drawSide(box, side, i, grpo, pointed, shared) {
   const values = parts.map(({ a }) => a).filter((a) => a !== null);
   fill(box.children[1], ...spans(values.length ? range(values) : ["\u2013"]), often(side, (y) => y === text));
   box.classList.toggle("still", !learns);
-  drawBar(box, side.before[i], side.now[i], axis, side.moved);
+  drawBar(box, side.before[i], side.now[i], side.moved);
 }
 
 function drawRest(box, side) { // all other responses together
@@ -471,7 +475,7 @@ function drawRest(box, side) { // all other responses together
   const other = side.x.tokens.findIndex(unknown);
   fill(box.children[1], ...spans(other < 0 ? [] : range(side.A[other])), often(side, unknown));
   box.classList.toggle("still", !side.learns);
-  drawBar(box, before, now, 1, side.moved);
+  drawValue(box, before, now, side.moved);
 }
 
 function often(side, which) { // in a drawn group
@@ -509,21 +513,31 @@ function drawFirst() {
   const made = past.length - begun;
   const shared = made ? sharedWith(side) : null;
   drawBoard($("first"), [side], shared);
-  const value = (r) => signed(A[x.rewards.indexOf(r)][0]);
-  const of = state.fresh ? `${word(G)} new responses` : word(G);
-  const group = n === 0 ? `None of ${of} has reward 1. None is better than another, so every advantage is 0.` :
-    n === G ? `${G === 2 ? "Both" : `All ${of}`} have reward 1. None is better than another, so every advantage is 0.` :
-    `${capital(word(n))} of ${of} ${n === 1 ? "has" : "have"} reward 1 and ${n === 1 ? "gets" : "get"} ${value(1)}; ` +
-    `${G - n === 1 ? "the other gets" : "the others get"} ${value(0)}.`;
+  const mu = mean(x.rewards);
+  const sigma = deviation(x.rewards);
+  const exact = (digits) => // the division as it is shown gives the result that is shown
+    [1, 0].every((r) => fixed((r - mu) / Number(sigma.toFixed(digits))) === fixed((r - mu) / sigma));
+  const digits = [2, 3, 4].find(exact) ?? 4;
+  const worked = (r) => `(${r} \u2212 ${fixed(mu, 3)})\u00a0/\u00a0${fixed(sigma, digits)} = ${signed(A[x.rewards.indexOf(r)][0])}`;
+  const who = n === 0 ? `none of ${word(G)} has` : n < G ? `${word(n)} of ${word(G)} ${n === 1 ? "has" : "have"}` :
+    `${G === 2 ? "both" : `all ${word(G)}`} have`;
+  const group = (state.fresh ? `Drawn for the next update: ${who}` : capital(who)) + " reward 1" + (sigma ?
+    `: A = (reward \u2212 mean)\u00a0/\u00a0deviation = ${worked(1)}. ` +
+    `${G - n === 1 ? "The other gets" : "The others get"} ${worked(0)}.` :
+    `, so every advantage is (${mu} \u2212 ${mu}) / (0 + 0.000001) = 0. The millionth avoids 0 / 0.`);
   const rose = (i) => direction(side.before[i], side.now[i]) === "rose";
   const wrong = [...state.rewards].findIndex((r, i) => r === "1" && !data.lab.rewards[i] && (!made || rose(i)));
   const right = data.lab.rewards.indexOf(1);
-  const lines = [group];
+  const lines = begun + made ? [] : ["Press \u201cupdate the model\u201d and watch the bars."];
   if (begun && !made) lines.push("You changed the rewards: the lines now mark where the bars are.");
   if (made && right >= 0) {
     const factor = fixed(side.now[right] / side.before[right], 1);
     lines.push(`After ${plural(made, "update")}${begun ? " with these rewards" : ""} the correct response is ` +
       `${factor === "1.0" ? "about as likely as before" : `${factor} times as likely`}.`);
+    const idle = past.filter(({ fresh }, k) => fresh && k >= begun && !deviation(nextGroup(past[k], modelOf("grpo", k), k).rewards));
+    if (idle.length) {
+      lines.push(`${made === 1 ? "It" : `${capital(word(idle.length))} of them`} drew equal rewards and changed nothing.`);
+    }
   }
   if (shared) {
     const [risen, like] = shared.rows.map((i) => i + 1);
@@ -534,16 +548,8 @@ function drawFirst() {
   }
   const offer = made >= 10 && n > 0 && !state.fresh && !own; // one thing at a time: a question has its own
   if (offer) lines.push("Now set all rewards to 0.");
-  html("sentence", lines.join(" "));
-  const mu = mean(x.rewards);
-  const sigma = deviation(x.rewards);
-  const exact = (digits) => // the division as it is shown gives the result that is shown
-    [1, 0].every((r) => fixed((r - mu) / Number(sigma.toFixed(digits))) === fixed((r - mu) / sigma));
-  const digits = [2, 3, 4].find(exact) ?? 4;
-  const worked = (r) => `(${r} \u2212 ${fixed(mu, 3)}) / ${fixed(sigma, digits)} = ` +
-    signed(standardise(x.rewards)[x.rewards.indexOf(r)]);
-  html("formula", "A = (reward \u2212 mean) / deviation: " + (sigma ? `${worked(1)} and ${worked(0)}` :
-    `(${mu} \u2212 ${mu}) / (0 + 0.000001) = 0; the millionth avoids 0 / 0`));
+  html("sentence", group);
+  html("outcome", lines.join(" "));
   document.querySelector("[data-share='0']").classList.toggle("offered", offer);
   for (const count of document.querySelectorAll("[data-count]")) count.textContent = plural(past.length, "update");
   for (const radio of document.getElementsByName("fresh")) radio.checked = Number(radio.value) === state.fresh;
@@ -861,7 +867,7 @@ const near = () => { // the failure that shares most tokens with the correct res
 const alone = () => data.lab.rewards.map((r, i) => Number(i === data.lab.rewards.indexOf(1))).join("");
 const TOUR = [
   { place: "lab",
-    ask: () => `Response ${near() + 1} has the correct steps and one wrong digit in its answer, so its reward is 0. ` +
+    ask: () => `Response ${near() + 1} has correct steps, but one wrong digit: reward 0. ` +
       "What do ten updates do to it?",
     choices: ["It gets less likely.", "It stays.", "It gets likelier."], right: 2, updates: 10,
     answer: ({ before, now }) => `${percent(before[near()])} % became ${percent(now[near()])} %. ` +
