@@ -425,7 +425,7 @@ function drawBoard(board, sides, shared = null) {
   tokens.forEach((text, i) => {
     const row = board.children[i + 1];
     const button = row.children[0];
-    button.textContent = `reward ${state.rewards[i]}`;
+    button.textContent = (sides.length === 2 ? "" : "reward ") + state.rewards[i];
     button.ariaPressed = state.rewards[i] === "1";
     const verdict = rewards[i] ? "correct" : "incorrect";
     button.ariaLabel = `Response ${i + 1}, ${text}, is ${verdict}: reward ${state.rewards[i]}`;
@@ -555,30 +555,33 @@ function drawFirst() {
   for (const radio of document.getElementsByName("fresh")) radio.checked = Number(radio.value) === state.fresh;
 }
 
-// What if we ...: the ideas, by what they change.
+// What if we ...: the ideas, by what they change, and why one would want them (see the docstrings).
 const IDEAS = {
   "push each response with another strength": {
-    dr_grpo: "do not divide by the deviation",
-    rloo: "compare with the other responses only",
-    maxrl: "divide by the mean instead",
-    reinforce: "use the reward itself",
-    pos_only: "never push down",
-    half: "push down half as hard",
+    dr_grpo: ["do not divide by the deviation", "The divisions of GRPO change what it maximizes."],
+    rloo: ["compare with the other responses only", "A baseline should not depend on its own response."],
+    maxrl: ["divide by the mean instead", "Prompts that are rarely solved count most."],
+    reinforce: ["use the reward itself", "On average its gradient is right without a baseline."],
+    pos_only: ["never push down", "The model only imitates correct responses."],
+    half: ["push down half as hard", "This is the simplest way to push down less."],
   },
   "treat some groups differently": {
-    negative: "push groups without success down",
-    ngrpo: "add one imagined success",
-    culling: "stop drawing solved prompts",
-    likelihood: "reward promising steps if all fail",
+    negative: ["push groups without success down", "Probability moves to answers that were not tried."],
+    ngrpo: ["add one imagined success", "Groups without success then teach something."],
+    culling: ["stop drawing solved prompts", "No samples are spent on solved problems."],
+    likelihood: ["reward promising steps if all fail", "Some failures may reason better than others."],
   },
   "treat some tokens differently": {
-    nthr: "spare what failures share with successes",
-    forking: "train only unsure tokens",
-    compensation: "push rare tokens up harder",
-    critic: "let a second network judge tokens",
-    verifree: "train on the true answer",
+    nthr: ["spare what failures share with successes", "Pushing shared steps down can hurt successes."],
+    forking: ["train only unsure tokens", "At unsure tokens a response can go either way."],
+    compensation: ["push rare tokens up harder", "Rare correct responses should teach more."],
+    critic: ["let a second network judge tokens", "Not every token of a correct response helped."],
+    verifree: ["train on the true answer", "A sampled answer would only add noise."],
   },
-  "change the loss": { gspo: "clip whole responses", cispo: "never stop a push" },
+  "change the loss": {
+    gspo: ["clip whole responses", "A response has one reward, so it gets one ratio."],
+    cispo: ["never stop a push", "Tokens that moved far keep learning."],
+  },
 };
 
 function firstSentence(name) { // of the docstring; a point in brackets ends no sentence
@@ -586,20 +589,26 @@ function firstSentence(name) { // of the docstring; a point in brackets ends no 
   return sentence.replace(/ \(experiment \d\)/, "");
 }
 
+function why(name) { // a rule that this page does not know says what it is
+  return Object.values(IDEAS).map((group) => group[name]?.[1]).find((text) => text) ?? firstSentence(name);
+}
+
 function drawRule() {
   const select = $("rule");
   if (!select.options.length) {
     const known = Object.values(IDEAS).flatMap((group) => Object.keys(group));
-    const others = Object.fromEntries(names().filter((n) => n !== "grpo" && !known.includes(n)).map((n) => [n, n]));
+    const others = Object.fromEntries(names().filter((n) => n !== "grpo" && !known.includes(n)).map((n) => [n, [n]]));
     for (const [label, group] of Object.entries({ ...IDEAS, others })) {
       const known = Object.entries(group).filter(([name]) => names().includes(name));
-      const options = known.map(([name, idea]) => new Option(idea, name));
+      const options = known.map(([name, [idea]]) => new Option(idea, name));
       if (options.length) select.append(el("optgroup", { label }, ...options));
     }
   }
   select.value = state.rule;
-  const link = el("a", { href: "../advantages.py" }, "code");
-  fill($("about-rule"), el("b", {}, state.rule), `: ${firstSentence(state.rule)} `, link);
+  const paper = data.variants[state.rule].match(/arXiv ([0-9.]+[0-9])/);
+  const links = paper ? [el("a", { href: `https://arxiv.org/abs/${paper[1]}` }, paper[0]), " and "] : [];
+  fill($("about-rule"), el("b", {}, state.rule), `: ${why(state.rule)} See `, ...links,
+    el("a", { href: "../advantages.py" }, "code"), ".");
 }
 
 function factor(A, other) { // other is factor * A in all tokens, or the factor is null
@@ -628,12 +637,14 @@ function drawSecond() {
       "The factor depends on the rewards.");
   }
   if (losses().includes(other.name)) lines.push("Only its clip differs, which you find below.");
-  if (!other.learns) lines.push("It needs a network, so it has no bars.");
+  if (!other.learns) lines.push("It needs a network instead of this table, so the update buttons are off.");
   else if (past.length && right >= 0) {
     const [its, grpos] = [other, one].map((side) => `${percent(side.now[right])} %`);
-    lines.push(`After ${plural(past.length, "update")} the correct response has ${its}, with grpo ${grpos}.`);
+    lines.push(`Both begin at the base model and make all ${plural(past.length, "update")}: the correct response then has ` +
+      `${its}, with grpo ${grpos}.`);
   }
   html("compared", lines.join(" "));
+  for (const button of document.querySelectorAll("#beside .controls button")) button.disabled = !other.learns;
   drawChosen(sides);
   drawRules();
 }
@@ -700,6 +711,9 @@ function drawClip() {
   const { ratio, sign, loss } = state;
   fill($("losses"), ...losses().map((name) =>
     el("button", { ariaPressed: name === loss, data: { key: name, loss: name } }, name)));
+  const question = TOUR[state.tour - 1];
+  const asked = question?.place === "clip" && predicted === null && // what is shown must not answer it yet
+    Object.entries(question.before).every(([name, value]) => state[name] === value);
   const width = Math.min(innerWidth - 32, 540);
   const end = ratioEnd();
   const x = (r) => 40 + r / end * (width - 55);
@@ -717,25 +731,31 @@ function drawClip() {
     `<path d="M${x(0)} ${y(v)}H${x(end)}" stroke="var(--line)"/>
     <text x="32" y="${y(v) + 4}" text-anchor="end">${number(v).replace(/\.?0+$/, "") || 0}</text>`).join("");
   const shade = `var(--${sign > 0 ? "up" : "down"})`;
+  const { clip_low, clip_high } = limits(loss);
+  const limit = sign > 0 || loss === "cispo" ? 1 + clip_high : 1 - clip_low;
+  const label = `<path d="M${x(limit)} 24V245" stroke="var(--muted)"/>
+    <text x="${x(limit)}" y="14" text-anchor="middle">${loss === "cispo" ? "cut" : "ends"} at ${fixed(limit)}</text>`;
   $("curve").setAttribute("viewBox", `0 0 ${width} 290`);
-  $("curve").innerHTML = `${down}${across}<path d="M${x(ratio)} 15V245" stroke="var(--text)" stroke-dasharray="3 4"/>` +
+  $("curve").innerHTML = `${down}${across}${label}<path d="M${x(ratio)} 15V245" stroke="var(--text)" stroke-dasharray="3 4"/>` +
     pieces.map((piece) =>
       `<polyline points="${piece.join(" ")}" fill="none" stroke="${shade}" stroke-width="4"/>`).join("") +
-    `<circle cx="${x(ratio)}" cy="${y(push(ratio))}" r="7" fill="var(--page)" stroke="var(--text)" stroke-width="3"/>
+    `<circle cx="${x(ratio)}" cy="${y(push(ratio))}" r="${asked ? 0 : 7}" fill="var(--page)" stroke="var(--text)" stroke-width="3"/>
     <text x="${x(end / 2)}" y="284" text-anchor="middle">ratio${loss === "gspo" ? " of the response" : ""}</text>
     <text x="4" y="14">push</text>`;
   $("ratio").max = end;
   $("ratio").value = ratio;
   $("ratio-now").textContent = fixed(ratio);
   for (const radio of document.getElementsByName("sign")) radio.checked = Number(radio.value) === sign;
-  const { clip_low, clip_high } = limits(loss);
   const [lowest, highest] = [fixed(1 - clip_low), fixed(1 + clip_high)];
   const rule = {
     grpo: `grpo stops a push that went far enough: up above ${highest}, down below ${lowest}.`,
-    gspo: `gspo has one ratio for the whole response, and narrow limits: ${lowest} and ${highest}.`,
+    gspo: `gspo has one ratio for the whole response, and narrow limits: ${lowest} and ${highest}. The range is a ` +
+      'hundred times that of its paper (<a href="https://arxiv.org/abs/2507.18071">arXiv 2507.18071</a>), because ' +
+      "responses are short here.",
     cispo: `cispo never stops a push; it only cuts weights above ${highest}.`,
   }[loss];
-  const far = push(ratio) === 0 && ratio > 0 ? "Here the push has ended." : `Here the push is ${signed(push(ratio))}.`;
+  const far = asked ? "" : push(ratio) === 0 && ratio > 0 ? "Here the push has ended." :
+    `Here the push is ${signed(push(ratio))}.`;
   html("clip-says", `${rule} ${far}`);
   const at = [[0.5, 1], [1.1, 1], [2, 1], [0.5, -1], [0.9, -1], [2, -1]];
   const top = ["ratio", "A", ...losses()].map((text) => el("th", { scope: "col" }, text));
@@ -743,7 +763,7 @@ function drawClip() {
     el("th", { scope: "row" }, r), el("th", { scope: "row" }, A > 0 ? "+1" : "\u22121"),
     ...losses().map((name) => {
       const pushed = PUSH[name](r, A);
-      const here = name === loss && r === ratio && A === sign;
+      const here = !asked && name === loss && r === ratio && A === sign;
       return el("td", { className: pushed > 0 ? "up" : pushed < 0 ? "down" : "", ariaSelected: here }, number(pushed));
     })));
   fill($("pushes"), el("caption", {}, "push"), el("thead", {}, el("tr", {}, ...top)), el("tbody", {}, ...rows));
@@ -892,8 +912,8 @@ const TOUR = [
         "how a push acts on the success, not which token is wrong.";
     } },
   { place: "clip",
-    ask: () => "A failure's token (A = \u22121) became twice as likely. Does grpo's clip stop its push down?",
-    choices: ["yes", "no"], right: 1, before: { loss: "grpo", sign: -1, ratio: 1 }, after: () => ({ ratio: 2 }),
+    ask: () => "A failure's token (A = \u22121) became twice as likely: its ratio is 2. Does grpo's clip stop its push down?",
+    choices: ["yes", "no"], right: 1, before: { loss: "grpo", sign: -1, ratio: 2 },
     answer: () => "No. It moved the wrong way. The clip only ends pushes that went far enough in their own direction, " +
       "as at ratio 0.5." },
   { place: "runs",
