@@ -383,7 +383,7 @@ function build(board, rules) { // the elements, once: later only texts, colours 
     el("button", { data: { flip: i, key: `flip${i}` } }),
     ...rules.map((name) => side(el("div", { className: "tokens" }), el("div", { className: "A" }), bar(), value(), rule(name)))));
   const rest = el("div", { className: "row rest" }, el("span"), ...rules.map((name) =>
-    side(span("tokens", "all others together"), el("div", { className: "A" }), value(), rule(name))));
+    side(span("tokens", "all others"), el("div", { className: "A" }), value(), rule(name))));
   const head = el("div", { className: "row head" }, el("span", {}, "reward"), ...rules.map(heading));
   board.replaceChildren(head, ...rows, rest);
   board.classList.toggle("two", rules.length === 2);
@@ -528,7 +528,7 @@ function drawFirst() {
   const rose = (i) => direction(side.before[i], side.now[i]) === "rose";
   const wrong = [...state.rewards].findIndex((r, i) => r === "1" && !data.lab.rewards[i] && (!made || rose(i)));
   const right = data.lab.rewards.indexOf(1);
-  const lines = begun + made ? [] : ["Press \u201cupdate the model\u201d and watch the bars."];
+  const lines = begun + made ? [] : ["Update the model and watch the bars."];
   if (begun && !made) lines.push("You changed the rewards: the lines now mark where the bars are.");
   if (made && right >= 0) {
     const factor = fixed(side.now[right] / side.before[right], 1);
@@ -558,15 +558,15 @@ function drawFirst() {
 // What if we ...: the ideas, by what they change, and why one would want them (see the docstrings).
 const IDEAS = {
   "push each response with another strength": {
-    dr_grpo: ["do not divide by the deviation", "The divisions of GRPO change what it maximizes."],
+    dr_grpo: ["do not divide by the deviation", "GRPO's divisions change what it maximizes."],
     rloo: ["compare with the other responses only", "A baseline should not depend on its own response."],
-    maxrl: ["divide by the mean instead", "Prompts that are rarely solved count most."],
-    reinforce: ["use the reward itself", "On average its gradient is right without a baseline."],
+    maxrl: ["divide by the mean instead", "Rarely solved prompts count most."],
+    reinforce: ["use the reward itself", "Its average gradient is right without a baseline."],
     pos_only: ["never push down", "The model only imitates correct responses."],
     half: ["push down half as hard", "This is the simplest way to push down less."],
   },
   "treat some groups differently": {
-    negative: ["push groups without success down", "Probability moves to answers that were not tried."],
+    negative: ["push groups without success down", "Probability moves to untried answers."],
     ngrpo: ["add one imagined success", "Groups without success then teach something."],
     culling: ["stop drawing solved prompts", "No samples are spent on solved problems."],
     likelihood: ["reward promising steps if all fail", "Some failures may reason better than others."],
@@ -579,7 +579,7 @@ const IDEAS = {
     verifree: ["train on the true answer", "A sampled answer would only add noise."],
   },
   "change the loss": {
-    gspo: ["clip whole responses", "A response has one reward, so it gets one ratio."],
+    gspo: ["clip whole responses", "A response with one reward gets one ratio."],
     cispo: ["never stop a push", "Tokens that moved far keep learning."],
   },
 };
@@ -606,9 +606,9 @@ function drawRule() {
   }
   select.value = state.rule;
   const paper = data.variants[state.rule].match(/arXiv ([0-9.]+[0-9])/);
-  const links = paper ? [el("a", { href: `https://arxiv.org/abs/${paper[1]}` }, paper[0]), " and "] : [];
-  fill($("about-rule"), el("b", {}, state.rule), `: ${why(state.rule)} See `, ...links,
-    el("a", { href: "../advantages.py" }, "code"), ".");
+  const links = paper ? [el("a", { href: `https://arxiv.org/abs/${paper[1]}` }, paper[0]), ", "] : [];
+  fill($("about-rule"), el("b", {}, state.rule), `: ${why(state.rule)} (`, ...links,
+    el("a", { href: "../advantages.py" }, "code"), ")");
 }
 
 function factor(A, other) { // other is factor * A in all tokens, or the factor is null
@@ -670,7 +670,7 @@ function drawChosen(sides = ["grpo", state.rule].map(sideOf)) {
   const wanted = solution[t] ? shown(solution[t]) : "ended";
   if (text[t] && text[t] !== solution[t]) lines[0] += `, where the solution has ${wanted}`;
   lines[0] += ".";
-  if (text[t]) lines.push(`At the start its probability was ${fixed(base().pi[i][t], 3)}.`);
+  if (text[t]) lines.push(`Its base probability was ${fixed(base().pi[i][t], 3)}.`);
   html("chosen", [...lines, `Advantages: ${said.join(", ")}.`].join(" "));
 }
 
@@ -685,7 +685,7 @@ function drawRules() { // all rules: what tokens of rewarded and other responses
     const choose = name === "grpo" ? name : el("button", { data: { variant: name, key: name } }, name);
     return el("tr", { ariaSelected: name === state.rule }, el("th", { scope: "row" }, choose), cell(A, 1), cell(A, 0));
   });
-  const head = ["rule", "A with reward 1", "A with reward 0"].map((text) => el("th", { scope: "col" }, text));
+  const head = ["rule", "A, reward 1", "A, reward 0"].map((text) => el("th", { scope: "col" }, text));
   $("variants").textContent = names().length;
   fill($("rules"), el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
 }
@@ -832,23 +832,34 @@ function drawChart() {
   const quarters = [0, 0.25, 0.5, 0.75, 1];
   const parts = quarters.map((share) => `<path d="M52 ${y(share)}H${width - 108}" stroke="var(--line)"/>
     <text x="46" y="${y(share) + 4}" text-anchor="end">${share * 100} %</text>`);
-  const end = shares.at(-1);
-  const order = levels().map((_, i) => i).sort((a, b) => end[b] - end[a] || a - b);
-  for (const i of order) {
-    const mine = levels()[i] === state.level ? ["var(--text)", 4] : ["var(--muted)", 1.5];
-    const points = steps().map((step, k) => `${x(step)},${y(shares[k][i])}`).join(" ");
-    parts.push(`<polyline points="${points}" fill="none" stroke="${mine[0]}" stroke-width="${mine[1]}"/>`);
+  const labels = []; // at the ends of the lines
+  const line = (points, name, colour, stroke) => {
+    const places = points.map(([step, share]) => `${x(step)},${y(share)}`).join(" ");
+    parts.push(`<polyline points="${places}" fill="none" stroke="${colour}" ${stroke}/>`);
+    labels.push({ end: y(points.at(-1)[1]), names: [name] });
+  };
+  const [task, variant] = state.run.split("-");
+  const chosen = levels().indexOf(state.level);
+  levels().forEach((level, i) => i !== chosen &&
+    line(shares.map((row, k) => [steps()[k], row[i]]), level, "var(--muted)", 'stroke-width="1"'));
+  for (const [run, { kept }] of Object.entries(data.runs)) { // another variant on the same task
+    const [itsTask, other] = run.split("-");
+    if (itsTask !== task || other === variant) continue;
+    line(kept.map((row) => [row.step, Object.values(row.sampled_by_level)[chosen]]), other, "var(--text)",
+      'stroke-width="2" stroke-dasharray="6 4"');
   }
-  const labels = []; // beside the ends of the lines; ends that are near to each other share a label
-  for (const i of order) {
-    const near = labels.at(-1);
-    if (near && y(end[i]) - near.y < 15) near.levels.push(levels()[i]);
-    else labels.push({ y: y(end[i]), levels: [levels()[i]] });
+  line(shares.map((row, k) => [steps()[k], row[chosen]]), `<tspan font-weight="700">${variant}</tspan>`, "var(--text)", 'stroke-width="4"');
+  labels.sort((a, b) => a.end - b.end);
+  for (const label of labels) { // thin lines that end together share a label
+    const near = labels.find((other) => !isNaN(other.names[0]) && !isNaN(label.names[0]) && label.end - other.end < 14);
+    if (near && near !== label) near.names.push(...label.names.splice(0));
   }
-  for (const label of labels) {
-    const bold = (n) => (n === state.level ? `<tspan font-weight="700">${n}</tspan>` : n);
-    const names = label.levels.sort((a, b) => a - b).map(bold);
-    parts.push(`<text x="${width - 102}" y="${label.y + 4}">${names.join(", ")} ${unit()}</text>`);
+  const seen = labels.filter((label) => label.names.length);
+  seen.forEach((label, k) => { label.y = Math.max(label.end, (seen[k - 1]?.y ?? 0) + 14); }); // none over another
+  for (const label of seen) {
+    const name = label.names.sort().join(", ") + (isNaN(label.names[0]) ? "" : ` ${unit()}`);
+    parts.push(`<path d="M${width - 106} ${label.end}L${width - 94} ${label.y}" stroke="var(--muted)"/>
+      <text x="${width - 90}" y="${label.y + 4}">${name}</text>`);
   }
   parts.push(`<path d="M${x(state.step)} 10V195" stroke="var(--text)" stroke-dasharray="5 3"/>`);
   const ticks = quarters.map((part) => Math.round(part * last));
@@ -900,9 +911,9 @@ const TOUR = [
     choices: ["\u22121", "\u22120.38", "0"], right: 2,
     after: () => ({ rewards: "0".repeat(data.lab.tokens.length) }),
     answer: () => "0: every reward equals the mean. Equal rewards teach grpo nothing." },
-  { place: "beside",
-    ask: () => "Pushing a failure down can push a success with the same tokens down, too. The rule nthr pushes the framed " +
-      "tokens down less. Is a wrong digit among them?",
+  { place: "beside", seen: "#second .row:has([data-flip]) > :nth-child(3) > .tokens",
+    ask: () => "Pushing a failure down can hurt a success with the same tokens. So nthr pushes the framed tokens of these " +
+      `answers to ${data.lab.problem[0].replaceAll(" ", "")} less. Is a wrong digit among them?`,
     choices: ["no", "yes"], right: 1, before: { rule: "nthr" },
     answer: ({ x }) => {
       const framed = spared(x).flatMap((bits, i) => bits.map((bit, t) => bit && [x.tokens[i][t], x.solution[t]]));
@@ -914,16 +925,17 @@ const TOUR = [
   { place: "clip",
     ask: () => "A failure's token (A = \u22121) became twice as likely: its ratio is 2. Does grpo's clip stop its push down?",
     choices: ["yes", "no"], right: 1, before: { loss: "grpo", sign: -1, ratio: 2 },
-    answer: () => "No. It moved the wrong way. The clip only ends pushes that went far enough in their own direction, " +
+    answer: () => "It moved the wrong way. The clip only ends pushes that went far enough in their own direction, " +
       "as at ratio 0.5." },
-  { place: "runs",
-    ask: () => "All eight fail at step 0, and this prompt is not trained. Will a later model answer it correctly?",
+  { place: "runs", seen: "#responses .tokens",
+    ask: () => `At step 0, before GRPO has trained, all eight answers to ${runGroup().problem[0].replaceAll(" ", "")} are wrong. ` +
+      `Training never uses this prompt. Is it answered correctly at step ${steps().at(-1)}?`,
     choices: ["no", "yes"], right: 1, before: { step: 0, level: 5 }, after: () => ({ step: 1e9 }),
-    answer: () => `${capital(word(sum(runGroup().rewards)))} of eight answers are correct at the end, for one network ` +
-      "serves all prompts, and others had successes. The reward does not see the wrong step." },
+    answer: () => `${capital(word(sum(runGroup().rewards)))} of eight answers are correct: one network serves all prompts, and ` +
+      "others had successes. The reward does not see the wrong step." },
 ];
 const END = "GRPO compares the responses to one prompt and gives all tokens of a response one advantage. So it needs successes " +
-  "and failures in a group, and it cannot tell a wrong token from a right one. Most rules here change one of the two.";
+  "and failures in a group, and it cannot tell a wrong token from a right one.";
 const ASKED = ["rewards", "fresh", "rule", "loss", "sign", "ratio", "run", "level", "step"]; // what questions change
 let predicted = null;
 let own = null; // the reader's settings, while questions change them
@@ -976,6 +988,16 @@ function predict(k) {
   document.querySelector(".place > div").scrollIntoView({ block: "nearest" });
 }
 
+function evidence({ seen }) { // on a small screen what a question is about would be out of view, so a copy stands in its box
+  if (!seen || !small.matches) return [];
+  const copies = [...document.querySelectorAll(seen)].map((tokens) =>
+    el("div", {}, ...[...tokens.querySelectorAll(".token")].map(({ className, style, textContent }) =>
+      el("span", { className: className.replace("chosen", ""), style: { cssText: style.cssText } }, textContent))));
+  const box = el("div", { className: "seen", ariaHidden: true }, ...copies);
+  box.style.setProperty("--length", Math.max(...copies.map((copy) => copy.children.length)));
+  return [box];
+}
+
 function drawTour() {
   const question = TOUR[state.tour - 1];
   for (const place of document.querySelectorAll(".place")) {
@@ -1000,7 +1022,7 @@ function drawTour() {
   const verdict = answered ? el("p", { className: "verdict" }, right, question.answer(sideOf("grpo"))) : "";
   const onward = state.tour < TOUR.length ? "next" : "finish";
   const next = button(answered ? onward : "skip", "next", () => openTour(state.tour + 1));
-  card(`Question ${state.tour} of ${TOUR.length}`, next, el("p", {}, question.ask()),
+  card(`Question ${state.tour} of ${TOUR.length}`, next, el("p", {}, question.ask()), ...evidence(question),
     el("div", { className: "options", role: "group", ariaLabel: "Your prediction" }, ...choices), verdict);
 }
 
@@ -1013,9 +1035,9 @@ function drawBoards() {
 
 function drawAll() {
   drawBoards();
-  drawTour();
   drawClip();
   drawRuns();
+  drawTour();
 }
 
 function update(n) {
