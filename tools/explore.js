@@ -377,7 +377,7 @@ function build(board, rules) { // the elements, once: later only texts, colours 
   const short = rules.length === 2 || small.matches;
   const axes = () => span("axis", el("b", {}, "0"),
     span("", "probability", short ? "" : span("wide", ": line before, bar now")), el("b", { className: "end" }));
-  const title = (name) => (rules.length === 2 ? name : short ? "response" : "response, coloured by advantage");
+  const title = (name) => (rules.length === 2 ? name : "response");
   const heading = (name) => side(span("tokens", title(name)), span("A", "advantage"), axes(), span("value"));
   const rows = data.lab.tokens.map((text, i) => el("div", { className: "row" },
     el("button", { data: { flip: i, key: `flip${i}` } }),
@@ -522,7 +522,7 @@ function drawFirst() {
   const who = n === 0 ? `none of ${word(G)} has` : n < G ? `${word(n)} of ${word(G)} ${n === 1 ? "has" : "have"}` :
     `${G === 2 ? "both" : `all ${word(G)}`} have`;
   const group = (state.fresh ? `Drawn for the next update: ${who}` : capital(who)) + " reward 1" + (sigma ?
-    `: A = (reward \u2212 mean)\u00a0/\u00a0deviation = ${worked(1)}. ` +
+    `: A = ${worked(1)}. ` +
     `${G - n === 1 ? "The other gets" : "The others get"} ${worked(0)}.` :
     `, so every advantage is (${mu} \u2212 ${mu}) / (0 + 0.000001) = 0. The millionth avoids 0 / 0.`);
   const rose = (i) => direction(side.before[i], side.now[i]) === "rose";
@@ -568,7 +568,7 @@ const IDEAS = {
   "treat some groups differently": {
     negative: ["push groups without success down", "Probability moves to untried answers."],
     ngrpo: ["add one imagined success", "Groups without success then teach something."],
-    culling: ["stop drawing solved prompts", "No samples are spent on solved problems."],
+    culling: ["stop drawing solved prompts", "No samples go to solved problems."],
     likelihood: ["reward promising steps if all fail", "Some failures may reason better than others."],
   },
   "treat some tokens differently": {
@@ -902,7 +902,7 @@ const TOUR = [
       "What do ten updates do to it?",
     choices: ["It gets less likely.", "It stays.", "It gets likelier."], right: 2, updates: 10,
     answer: ({ before, now }) => `${percent(before[near()])} % became ${percent(now[near()])} %. ` +
-      "It begins like the correct response. GRPO does not know which token was wrong: all tokens of a response get one advantage." },
+      "It begins like the correct response. GRPO does not know which token was wrong: all tokens get one advantage." },
   { place: "lab", ask: () => "You give a second response reward 1. What happens to +2.65?",
     choices: ["It grows.", "It stays.", "It shrinks."], right: 2,
     after: () => ({ rewards: [...alone()].map((r, i) => (i === near() ? "1" : r)).join("") }),
@@ -923,9 +923,9 @@ const TOUR = [
         "how a push acts on the success, not which token is wrong.";
     } },
   { place: "clip",
-    ask: () => "A failure's token (A = \u22121) became twice as likely: its ratio is 2. Does grpo's clip stop its push down?",
+    ask: () => "A failure's token (A = \u22121) became twice as likely (ratio 2). Does grpo's clip stop its push down?",
     choices: ["yes", "no"], right: 1, before: { loss: "grpo", sign: -1, ratio: 2 },
-    answer: () => "It moved the wrong way. The clip only ends pushes that went far enough in their own direction, " +
+    answer: () => "It moved the wrong way. The clip only ends pushes that went far enough in their direction, " +
       "as at ratio 0.5." },
   { place: "runs", seen: "#responses .tokens",
     ask: () => `At step 0, before GRPO has trained, all eight answers to ${runGroup().problem[0].replaceAll(" ", "")} are wrong. ` +
