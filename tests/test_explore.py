@@ -1039,7 +1039,7 @@ def test_advantages_of_a_run_are_beside_their_tokens(browser, pages):
         for run in ("add-grpo", "add-verifree"):
             visit(browser, pages["committed"] + f"#run={run}&step=400&level=3")
             gaps = browser.execute_script("""
-              return [...document.querySelectorAll("#responses .row")].map((row) =>
+              return [...document.querySelectorAll("#responses .row:not(.head)")].map((row) =>
                 row.querySelector(".A").getBoundingClientRect().left -
                 [...row.querySelectorAll(".token")].at(-1).getBoundingClientRect().right);
             """)

@@ -528,7 +528,7 @@ function drawFirst() {
   const rose = (i) => direction(side.before[i], side.now[i]) === "rose";
   const wrong = [...state.rewards].findIndex((r, i) => r === "1" && !data.lab.rewards[i] && (!made || rose(i)));
   const right = data.lab.rewards.indexOf(1);
-  const lines = begun + made ? [] : ["Update the model and watch the bars."];
+  const lines = begun + made ? [] : ["Update the model and watch the bars: lines mark where they began."];
   if (begun && !made) lines.push("You changed the rewards: the lines now mark where the bars are.");
   if (made && right >= 0) {
     const factor = fixed(side.now[right] / side.before[right], 1);
@@ -811,12 +811,13 @@ function drawRuns() {
     `Solution ${x.solution.slice(0, -1)}. ${truth}`;
   $("summary").classList.toggle("long", variant === "verifree");
   $("responses").style.setProperty("--length", Math.max(...x.tokens.map((text) => text.length)));
-  fill($("responses"), ...x.tokens.map((text, i) => {
+  const head = ["reward", "response", "advantage"].map((text) => el("span", {}, text));
+  fill($("responses"), el("div", { className: "row head" }, ...head), ...x.tokens.map((text, i) => {
     const parts = tokensOf(x, variant, A, i);
     const cells = parts.map(({ character, a, marks }) =>
       el("span", { className: ["token", ...marks].join(" "), style: a === null ? {} : colour(a) }, character));
     const values = parts.map(({ a }) => a).filter((a) => a !== null);
-    const reward = `${x.rewards[i] ? "\u2713" : "\u2717"}${small.matches ? "" : " reward"} ${x.rewards[i]}`;
+    const reward = `${x.rewards[i] ? "\u2713" : "\u2717"} ${x.rewards[i]}`;
     return el("div", { className: "row" }, el("span", {}, reward),
       el("div", { className: "tokens" }, ...together(cells, text.length)),
       el("div", { className: "A" }, ...spans(range(values))));
