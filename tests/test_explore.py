@@ -110,6 +110,8 @@ def show(browser, size, dark=False) -> None:
 def visit(browser, address: str) -> None:
     browser.get("about:blank")  # else another fragment of the same page would not load it
     browser.get(address)
+    while browser.execute_script("return document.readyState") != "complete":
+        time.sleep(0.05)  # on a busy machine get() once came back before the page had begun
 
 
 def element(browser, selector: str):
