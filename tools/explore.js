@@ -377,13 +377,13 @@ function build(board, rules) { // the elements, once: later only texts, colours 
   const short = rules.length === 2 || small.matches;
   const axes = () => span("axis", el("b", {}, "0"),
     span("", "probability", short ? "" : span("wide", ": line before, bar now")), el("b", { className: "end" }));
-  const title = (name) => (rules.length === 2 ? name : short ? "response" : "response, coloured by advantage");
+  const title = (name) => (rules.length === 2 ? name : "response");
   const heading = (name) => side(span("tokens", title(name)), span("A", "advantage"), axes(), span("value"));
   const rows = data.lab.tokens.map((text, i) => el("div", { className: "row" },
     el("button", { data: { flip: i, key: `flip${i}` } }),
     ...rules.map((name) => side(el("div", { className: "tokens" }), el("div", { className: "A" }), bar(), value(), rule(name)))));
   const rest = el("div", { className: "row rest" }, el("span"), ...rules.map((name) =>
-    side(span("tokens", `all others${rules.length === 2 ? "" : " (this bar ends at 100 %)"}`), el("div", { className: "A" }), bar(), value(), rule(name))));
+    side(span("tokens", "all others"), el("div", { className: "A" }), value(), rule(name))));
   const head = el("div", { className: "row head" }, el("span", {}, "reward"), ...rules.map(heading));
   board.replaceChildren(head, ...rows, rest);
   board.classList.toggle("two", rules.length === 2);
@@ -397,17 +397,21 @@ function direction(before, now) {
   return Math.abs(now / before - 1) < 0.0005 ? "" : now > before ? "rose" : "fell";
 }
 
-function drawBar(side, before, now, end, moved) {
+function drawBar(side, before, now, moved) {
   const track = side.querySelector(".track");
-  const way = moved ? direction(before, now) : "";
-  track.className = `track ${way}`;
+  track.className = `track ${drawValue(side, before, now, moved)}`;
   const [bar, was] = track.children;
-  bar.style.width = `${100 * Math.min(now / end, 1)}%`;
-  was.style.width = `calc(${100 * Math.min(before / end, 1)}% + 1px)`;
+  bar.style.width = `${100 * Math.min(now / axis, 1)}%`;
+  was.style.width = `calc(${100 * Math.min(before / axis, 1)}% + 1px)`;
+}
+
+function drawValue(side, before, now, moved) {
+  const way = moved ? direction(before, now) : "";
   const [old, text] = side.querySelector(".value").children;
   old.textContent = moved ? `${percent(before)} \u2192 ` : "";
   text.className = way && (way === "rose" ? "up" : "down");
   text.textContent = `${percent(now)}\u2009% ${{ rose: "\u25b2", fell: "\u25bc" }[way] ?? "\u2002"}`;
+  return way;
 }
 
 function drawBoard(board, sides, shared = null) {
@@ -421,7 +425,7 @@ function drawBoard(board, sides, shared = null) {
   tokens.forEach((text, i) => {
     const row = board.children[i + 1];
     const button = row.children[0];
-    button.textContent = `reward ${state.rewards[i]}`;
+    button.textContent = (sides.length === 2 ? "" : "reward ") + state.rewards[i];
     button.ariaPressed = state.rewards[i] === "1";
     const verdict = rewards[i] ? "correct" : "incorrect";
     button.ariaLabel = `Response ${i + 1}, ${text}, is ${verdict}: reward ${state.rewards[i]}`;
@@ -460,7 +464,7 @@ function drawSide(box, side, i, grpo, pointed, shared) {
   const values = parts.map(({ a }) => a).filter((a) => a !== null);
   fill(box.children[1], ...spans(values.length ? range(values) : ["\u2013"]), often(side, (y) => y === text));
   box.classList.toggle("still", !learns);
-  drawBar(box, side.before[i], side.now[i], axis, side.moved);
+  drawBar(box, side.before[i], side.now[i], side.moved);
 }
 
 function drawRest(box, side) { // all other responses together
@@ -471,7 +475,7 @@ function drawRest(box, side) { // all other responses together
   const other = side.x.tokens.findIndex(unknown);
   fill(box.children[1], ...spans(other < 0 ? [] : range(side.A[other])), often(side, unknown));
   box.classList.toggle("still", !side.learns);
-  drawBar(box, before, now, 1, side.moved);
+  drawValue(box, before, now, side.moved);
 }
 
 function often(side, which) { // in a drawn group
@@ -509,21 +513,31 @@ function drawFirst() {
   const made = past.length - begun;
   const shared = made ? sharedWith(side) : null;
   drawBoard($("first"), [side], shared);
-  const value = (r) => signed(A[x.rewards.indexOf(r)][0]);
-  const of = state.fresh ? `${word(G)} new responses` : word(G);
-  const group = n === 0 ? `None of ${of} has reward 1. None is better than another, so every advantage is 0.` :
-    n === G ? `${G === 2 ? "Both" : `All ${of}`} have reward 1. None is better than another, so every advantage is 0.` :
-    `${capital(word(n))} of ${of} ${n === 1 ? "has" : "have"} reward 1 and ${n === 1 ? "gets" : "get"} ${value(1)}; ` +
-    `${G - n === 1 ? "the other gets" : "the others get"} ${value(0)}.`;
+  const mu = mean(x.rewards);
+  const sigma = deviation(x.rewards);
+  const exact = (digits) => // the division as it is shown gives the result that is shown
+    [1, 0].every((r) => fixed((r - mu) / Number(sigma.toFixed(digits))) === fixed((r - mu) / sigma));
+  const digits = [2, 3, 4].find(exact) ?? 4;
+  const worked = (r) => `(${r} \u2212 ${fixed(mu, 3)})\u00a0/\u00a0${fixed(sigma, digits)} = ${signed(A[x.rewards.indexOf(r)][0])}`;
+  const who = n === 0 ? `none of ${word(G)} has` : n < G ? `${word(n)} of ${word(G)} ${n === 1 ? "has" : "have"}` :
+    `${G === 2 ? "both" : `all ${word(G)}`} have`;
+  const group = (state.fresh ? `Drawn for the next update: ${who}` : capital(who)) + " reward 1" + (sigma ?
+    `: A = ${worked(1)}. ` +
+    `${G - n === 1 ? "The other gets" : "The others get"} ${worked(0)}.` :
+    `, so every advantage is (${mu} \u2212 ${mu}) / (0 + 0.000001) = 0. The millionth avoids 0 / 0.`);
   const rose = (i) => direction(side.before[i], side.now[i]) === "rose";
   const wrong = [...state.rewards].findIndex((r, i) => r === "1" && !data.lab.rewards[i] && (!made || rose(i)));
   const right = data.lab.rewards.indexOf(1);
-  const lines = [group];
+  const lines = begun + made ? [] : ["Update the model and watch the bars: lines mark where they began."];
   if (begun && !made) lines.push("You changed the rewards: the lines now mark where the bars are.");
   if (made && right >= 0) {
     const factor = fixed(side.now[right] / side.before[right], 1);
     lines.push(`After ${plural(made, "update")}${begun ? " with these rewards" : ""} the correct response is ` +
       `${factor === "1.0" ? "about as likely as before" : `${factor} times as likely`}.`);
+    const idle = past.filter(({ fresh }, k) => fresh && k >= begun && !deviation(nextGroup(past[k], modelOf("grpo", k), k).rewards));
+    if (idle.length) {
+      lines.push(`${made === 1 ? "It" : `${capital(word(idle.length))} of them`} drew equal rewards and changed nothing.`);
+    }
   }
   if (shared) {
     const [risen, like] = shared.rows.map((i) => i + 1);
@@ -534,45 +548,40 @@ function drawFirst() {
   }
   const offer = made >= 10 && n > 0 && !state.fresh && !own; // one thing at a time: a question has its own
   if (offer) lines.push("Now set all rewards to 0.");
-  html("sentence", lines.join(" "));
-  const mu = mean(x.rewards);
-  const sigma = deviation(x.rewards);
-  const exact = (digits) => // the division as it is shown gives the result that is shown
-    [1, 0].every((r) => fixed((r - mu) / Number(sigma.toFixed(digits))) === fixed((r - mu) / sigma));
-  const digits = [2, 3, 4].find(exact) ?? 4;
-  const worked = (r) => `(${r} \u2212 ${fixed(mu, 3)}) / ${fixed(sigma, digits)} = ` +
-    signed(standardise(x.rewards)[x.rewards.indexOf(r)]);
-  html("formula", "A = (reward \u2212 mean) / deviation: " + (sigma ? `${worked(1)} and ${worked(0)}` :
-    `(${mu} \u2212 ${mu}) / (0 + 0.000001) = 0; the millionth avoids 0 / 0`));
+  html("sentence", group);
+  html("outcome", lines.join(" "));
   document.querySelector("[data-share='0']").classList.toggle("offered", offer);
   for (const count of document.querySelectorAll("[data-count]")) count.textContent = plural(past.length, "update");
   for (const radio of document.getElementsByName("fresh")) radio.checked = Number(radio.value) === state.fresh;
 }
 
-// What if we ...: the ideas, by what they change.
+// What if we ...: the ideas, by what they change, and why one would want them (see the docstrings).
 const IDEAS = {
   "push each response with another strength": {
-    dr_grpo: "do not divide by the deviation",
-    rloo: "compare with the other responses only",
-    maxrl: "divide by the mean instead",
-    reinforce: "use the reward itself",
-    pos_only: "never push down",
-    half: "push down half as hard",
+    dr_grpo: ["do not divide by the deviation", "GRPO's divisions change what it maximizes."],
+    rloo: ["compare with the other responses only", "A baseline should not depend on its own response."],
+    maxrl: ["divide by the mean instead", "Rarely solved prompts count most."],
+    reinforce: ["use the reward itself", "Its average gradient is right without a baseline."],
+    pos_only: ["never push down", "The model only imitates correct responses."],
+    half: ["push down half as hard", "This is the simplest way to push down less."],
   },
   "treat some groups differently": {
-    negative: "push groups without success down",
-    ngrpo: "add one imagined success",
-    culling: "stop drawing solved prompts",
-    likelihood: "reward promising steps if all fail",
+    negative: ["push groups without success down", "Probability moves to untried answers."],
+    ngrpo: ["add one imagined success", "Groups without success then teach something."],
+    culling: ["stop drawing solved prompts", "No samples go to solved problems."],
+    likelihood: ["reward promising steps if all fail", "Some failures may reason better than others."],
   },
   "treat some tokens differently": {
-    nthr: "spare what failures share with successes",
-    forking: "train only unsure tokens",
-    compensation: "push rare tokens up harder",
-    critic: "let a second network judge tokens",
-    verifree: "train on the true answer",
+    nthr: ["spare what failures share with successes", "Pushing shared steps down can hurt successes."],
+    forking: ["train only unsure tokens", "At unsure tokens a response can go either way."],
+    compensation: ["push rare tokens up harder", "Rare correct responses should teach more."],
+    critic: ["let a second network judge tokens", "Not every token of a correct response helped."],
+    verifree: ["train on the true answer", "A sampled answer would only add noise."],
   },
-  "change the loss": { gspo: "clip whole responses", cispo: "never stop a push" },
+  "change the loss": {
+    gspo: ["clip whole responses", "A response with one reward gets one ratio."],
+    cispo: ["never stop a push", "Tokens that moved far keep learning."],
+  },
 };
 
 function firstSentence(name) { // of the docstring; a point in brackets ends no sentence
@@ -580,20 +589,26 @@ function firstSentence(name) { // of the docstring; a point in brackets ends no 
   return sentence.replace(/ \(experiment \d\)/, "");
 }
 
+function why(name) { // a rule that this page does not know says what it is
+  return Object.values(IDEAS).map((group) => group[name]?.[1]).find((text) => text) ?? firstSentence(name);
+}
+
 function drawRule() {
   const select = $("rule");
   if (!select.options.length) {
     const known = Object.values(IDEAS).flatMap((group) => Object.keys(group));
-    const others = Object.fromEntries(names().filter((n) => n !== "grpo" && !known.includes(n)).map((n) => [n, n]));
+    const others = Object.fromEntries(names().filter((n) => n !== "grpo" && !known.includes(n)).map((n) => [n, [n]]));
     for (const [label, group] of Object.entries({ ...IDEAS, others })) {
       const known = Object.entries(group).filter(([name]) => names().includes(name));
-      const options = known.map(([name, idea]) => new Option(idea, name));
+      const options = known.map(([name, [idea]]) => new Option(idea, name));
       if (options.length) select.append(el("optgroup", { label }, ...options));
     }
   }
   select.value = state.rule;
-  const link = el("a", { href: "../advantages.py" }, "code");
-  fill($("about-rule"), el("b", {}, state.rule), `: ${firstSentence(state.rule)} `, link);
+  const paper = data.variants[state.rule].match(/arXiv ([0-9.]+[0-9])/);
+  const links = paper ? [el("a", { href: `https://arxiv.org/abs/${paper[1]}` }, paper[0]), ", "] : [];
+  fill($("about-rule"), el("b", {}, state.rule), `: ${why(state.rule)} (`, ...links,
+    el("a", { href: "../advantages.py" }, "code"), ")");
 }
 
 function factor(A, other) { // other is factor * A in all tokens, or the factor is null
@@ -622,12 +637,14 @@ function drawSecond() {
       "The factor depends on the rewards.");
   }
   if (losses().includes(other.name)) lines.push("Only its clip differs, which you find below.");
-  if (!other.learns) lines.push("It needs a network, so it has no bars.");
+  if (!other.learns) lines.push("It needs a network instead of this table, so the update buttons are off.");
   else if (past.length && right >= 0) {
     const [its, grpos] = [other, one].map((side) => `${percent(side.now[right])} %`);
-    lines.push(`After ${plural(past.length, "update")} the correct response has ${its}, with grpo ${grpos}.`);
+    lines.push(`Both begin at the base model and make all ${plural(past.length, "update")}: the correct response then has ` +
+      `${its}, with grpo ${grpos}.`);
   }
   html("compared", lines.join(" "));
+  for (const button of document.querySelectorAll("#beside .controls button")) button.disabled = !other.learns;
   drawChosen(sides);
   drawRules();
 }
@@ -653,7 +670,7 @@ function drawChosen(sides = ["grpo", state.rule].map(sideOf)) {
   const wanted = solution[t] ? shown(solution[t]) : "ended";
   if (text[t] && text[t] !== solution[t]) lines[0] += `, where the solution has ${wanted}`;
   lines[0] += ".";
-  if (text[t]) lines.push(`At the start its probability was ${fixed(base().pi[i][t], 3)}.`);
+  if (text[t]) lines.push(`Its base probability was ${fixed(base().pi[i][t], 3)}.`);
   html("chosen", [...lines, `Advantages: ${said.join(", ")}.`].join(" "));
 }
 
@@ -668,7 +685,7 @@ function drawRules() { // all rules: what tokens of rewarded and other responses
     const choose = name === "grpo" ? name : el("button", { data: { variant: name, key: name } }, name);
     return el("tr", { ariaSelected: name === state.rule }, el("th", { scope: "row" }, choose), cell(A, 1), cell(A, 0));
   });
-  const head = ["rule", "A with reward 1", "A with reward 0"].map((text) => el("th", { scope: "col" }, text));
+  const head = ["rule", "A, reward 1", "A, reward 0"].map((text) => el("th", { scope: "col" }, text));
   $("variants").textContent = names().length;
   fill($("rules"), el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
 }
@@ -694,6 +711,9 @@ function drawClip() {
   const { ratio, sign, loss } = state;
   fill($("losses"), ...losses().map((name) =>
     el("button", { ariaPressed: name === loss, data: { key: name, loss: name } }, name)));
+  const question = TOUR[state.tour - 1];
+  const asked = question?.place === "clip" && predicted === null && // what is shown must not answer it yet
+    Object.entries(question.before).every(([name, value]) => state[name] === value);
   const width = Math.min(innerWidth - 32, 540);
   const end = ratioEnd();
   const x = (r) => 40 + r / end * (width - 55);
@@ -711,25 +731,31 @@ function drawClip() {
     `<path d="M${x(0)} ${y(v)}H${x(end)}" stroke="var(--line)"/>
     <text x="32" y="${y(v) + 4}" text-anchor="end">${number(v).replace(/\.?0+$/, "") || 0}</text>`).join("");
   const shade = `var(--${sign > 0 ? "up" : "down"})`;
+  const { clip_low, clip_high } = limits(loss);
+  const limit = sign > 0 || loss === "cispo" ? 1 + clip_high : 1 - clip_low;
+  const label = `<path d="M${x(limit)} 24V245" stroke="var(--muted)"/>
+    <text x="${x(limit)}" y="14" text-anchor="middle">${loss === "cispo" ? "cut" : "ends"} at ${fixed(limit)}</text>`;
   $("curve").setAttribute("viewBox", `0 0 ${width} 290`);
-  $("curve").innerHTML = `${down}${across}<path d="M${x(ratio)} 15V245" stroke="var(--text)" stroke-dasharray="3 4"/>` +
+  $("curve").innerHTML = `${down}${across}${label}<path d="M${x(ratio)} 15V245" stroke="var(--text)" stroke-dasharray="3 4"/>` +
     pieces.map((piece) =>
       `<polyline points="${piece.join(" ")}" fill="none" stroke="${shade}" stroke-width="4"/>`).join("") +
-    `<circle cx="${x(ratio)}" cy="${y(push(ratio))}" r="7" fill="var(--page)" stroke="var(--text)" stroke-width="3"/>
+    `<circle cx="${x(ratio)}" cy="${y(push(ratio))}" r="${asked ? 0 : 7}" fill="var(--page)" stroke="var(--text)" stroke-width="3"/>
     <text x="${x(end / 2)}" y="284" text-anchor="middle">ratio${loss === "gspo" ? " of the response" : ""}</text>
     <text x="4" y="14">push</text>`;
   $("ratio").max = end;
   $("ratio").value = ratio;
   $("ratio-now").textContent = fixed(ratio);
   for (const radio of document.getElementsByName("sign")) radio.checked = Number(radio.value) === sign;
-  const { clip_low, clip_high } = limits(loss);
   const [lowest, highest] = [fixed(1 - clip_low), fixed(1 + clip_high)];
   const rule = {
     grpo: `grpo stops a push that went far enough: up above ${highest}, down below ${lowest}.`,
-    gspo: `gspo has one ratio for the whole response, and narrow limits: ${lowest} and ${highest}.`,
+    gspo: `gspo has one ratio for the whole response, and narrow limits: ${lowest} and ${highest}. The range is a ` +
+      'hundred times that of its paper (<a href="https://arxiv.org/abs/2507.18071">arXiv 2507.18071</a>), because ' +
+      "responses are short here.",
     cispo: `cispo never stops a push; it only cuts weights above ${highest}.`,
   }[loss];
-  const far = push(ratio) === 0 && ratio > 0 ? "Here the push has ended." : `Here the push is ${signed(push(ratio))}.`;
+  const far = asked ? "" : push(ratio) === 0 && ratio > 0 ? "Here the push has ended." :
+    `Here the push is ${signed(push(ratio))}.`;
   html("clip-says", `${rule} ${far}`);
   const at = [[0.5, 1], [1.1, 1], [2, 1], [0.5, -1], [0.9, -1], [2, -1]];
   const top = ["ratio", "A", ...losses()].map((text) => el("th", { scope: "col" }, text));
@@ -737,7 +763,7 @@ function drawClip() {
     el("th", { scope: "row" }, r), el("th", { scope: "row" }, A > 0 ? "+1" : "\u22121"),
     ...losses().map((name) => {
       const pushed = PUSH[name](r, A);
-      const here = name === loss && r === ratio && A === sign;
+      const here = !asked && name === loss && r === ratio && A === sign;
       return el("td", { className: pushed > 0 ? "up" : pushed < 0 ? "down" : "", ariaSelected: here }, number(pushed));
     })));
   fill($("pushes"), el("caption", {}, "push"), el("thead", {}, el("tr", {}, ...top)), el("tbody", {}, ...rows));
@@ -785,12 +811,13 @@ function drawRuns() {
     `Solution ${x.solution.slice(0, -1)}. ${truth}`;
   $("summary").classList.toggle("long", variant === "verifree");
   $("responses").style.setProperty("--length", Math.max(...x.tokens.map((text) => text.length)));
-  fill($("responses"), ...x.tokens.map((text, i) => {
+  const head = ["reward", "response", "advantage"].map((text) => el("span", {}, text));
+  fill($("responses"), el("div", { className: "row head" }, ...head), ...x.tokens.map((text, i) => {
     const parts = tokensOf(x, variant, A, i);
     const cells = parts.map(({ character, a, marks }) =>
       el("span", { className: ["token", ...marks].join(" "), style: a === null ? {} : colour(a) }, character));
     const values = parts.map(({ a }) => a).filter((a) => a !== null);
-    const reward = `${x.rewards[i] ? "\u2713" : "\u2717"}${small.matches ? "" : " reward"} ${x.rewards[i]}`;
+    const reward = `${x.rewards[i] ? "\u2713" : "\u2717"} ${x.rewards[i]}`;
     return el("div", { className: "row" }, el("span", {}, reward),
       el("div", { className: "tokens" }, ...together(cells, text.length)),
       el("div", { className: "A" }, ...spans(range(values))));
@@ -806,23 +833,34 @@ function drawChart() {
   const quarters = [0, 0.25, 0.5, 0.75, 1];
   const parts = quarters.map((share) => `<path d="M52 ${y(share)}H${width - 108}" stroke="var(--line)"/>
     <text x="46" y="${y(share) + 4}" text-anchor="end">${share * 100} %</text>`);
-  const end = shares.at(-1);
-  const order = levels().map((_, i) => i).sort((a, b) => end[b] - end[a] || a - b);
-  for (const i of order) {
-    const mine = levels()[i] === state.level ? ["var(--text)", 4] : ["var(--muted)", 1.5];
-    const points = steps().map((step, k) => `${x(step)},${y(shares[k][i])}`).join(" ");
-    parts.push(`<polyline points="${points}" fill="none" stroke="${mine[0]}" stroke-width="${mine[1]}"/>`);
+  const labels = []; // at the ends of the lines
+  const line = (points, name, colour, stroke) => {
+    const places = points.map(([step, share]) => `${x(step)},${y(share)}`).join(" ");
+    parts.push(`<polyline points="${places}" fill="none" stroke="${colour}" ${stroke}/>`);
+    labels.push({ end: y(points.at(-1)[1]), names: [name] });
+  };
+  const [task, variant] = state.run.split("-");
+  const chosen = levels().indexOf(state.level);
+  levels().forEach((level, i) => i !== chosen &&
+    line(shares.map((row, k) => [steps()[k], row[i]]), level, "var(--muted)", 'stroke-width="1"'));
+  for (const [run, { kept }] of Object.entries(data.runs)) { // another variant on the same task
+    const [itsTask, other] = run.split("-");
+    if (itsTask !== task || other === variant) continue;
+    line(kept.map((row) => [row.step, Object.values(row.sampled_by_level)[chosen]]), other, "var(--text)",
+      'stroke-width="2" stroke-dasharray="6 4"');
   }
-  const labels = []; // beside the ends of the lines; ends that are near to each other share a label
-  for (const i of order) {
-    const near = labels.at(-1);
-    if (near && y(end[i]) - near.y < 15) near.levels.push(levels()[i]);
-    else labels.push({ y: y(end[i]), levels: [levels()[i]] });
+  line(shares.map((row, k) => [steps()[k], row[chosen]]), `<tspan font-weight="700">${variant}</tspan>`, "var(--text)", 'stroke-width="4"');
+  labels.sort((a, b) => a.end - b.end);
+  for (const label of labels) { // thin lines that end together share a label
+    const near = labels.find((other) => !isNaN(other.names[0]) && !isNaN(label.names[0]) && label.end - other.end < 14);
+    if (near && near !== label) near.names.push(...label.names.splice(0));
   }
-  for (const label of labels) {
-    const bold = (n) => (n === state.level ? `<tspan font-weight="700">${n}</tspan>` : n);
-    const names = label.levels.sort((a, b) => a - b).map(bold);
-    parts.push(`<text x="${width - 102}" y="${label.y + 4}">${names.join(", ")} ${unit()}</text>`);
+  const seen = labels.filter((label) => label.names.length);
+  seen.forEach((label, k) => { label.y = Math.max(label.end, (seen[k - 1]?.y ?? 0) + 14); }); // none over another
+  for (const label of seen) {
+    const name = label.names.sort().join(", ") + (isNaN(label.names[0]) ? "" : ` ${unit()}`);
+    parts.push(`<path d="M${width - 106} ${label.end}L${width - 94} ${label.y}" stroke="var(--muted)"/>
+      <text x="${width - 90}" y="${label.y + 4}">${name}</text>`);
   }
   parts.push(`<path d="M${x(state.step)} 10V195" stroke="var(--text)" stroke-dasharray="5 3"/>`);
   const ticks = quarters.map((part) => Math.round(part * last));
@@ -861,11 +899,11 @@ const near = () => { // the failure that shares most tokens with the correct res
 const alone = () => data.lab.rewards.map((r, i) => Number(i === data.lab.rewards.indexOf(1))).join("");
 const TOUR = [
   { place: "lab",
-    ask: () => `Response ${near() + 1} has the correct steps and one wrong digit in its answer, so its reward is 0. ` +
+    ask: () => `Response ${near() + 1} has correct steps, but one wrong digit: reward 0. ` +
       "What do ten updates do to it?",
     choices: ["It gets less likely.", "It stays.", "It gets likelier."], right: 2, updates: 10,
     answer: ({ before, now }) => `${percent(before[near()])} % became ${percent(now[near()])} %. ` +
-      "It begins like the correct response. GRPO does not know which token was wrong: all tokens of a response get one advantage." },
+      "It begins like the correct response. GRPO does not know which token was wrong: all tokens get one advantage." },
   { place: "lab", ask: () => "You give a second response reward 1. What happens to +2.65?",
     choices: ["It grows.", "It stays.", "It shrinks."], right: 2,
     after: () => ({ rewards: [...alone()].map((r, i) => (i === near() ? "1" : r)).join("") }),
@@ -874,9 +912,9 @@ const TOUR = [
     choices: ["\u22121", "\u22120.38", "0"], right: 2,
     after: () => ({ rewards: "0".repeat(data.lab.tokens.length) }),
     answer: () => "0: every reward equals the mean. Equal rewards teach grpo nothing." },
-  { place: "beside",
-    ask: () => "Pushing a failure down can push a success with the same tokens down, too. The rule nthr pushes the framed " +
-      "tokens down less. Is a wrong digit among them?",
+  { place: "beside", seen: "#second .row:has([data-flip]) > :nth-child(3) > .tokens",
+    ask: () => "Pushing a failure down can hurt a success with the same tokens. So nthr pushes the framed tokens of these " +
+      `answers to ${data.lab.problem[0].replaceAll(" ", "")} less. Is a wrong digit among them?`,
     choices: ["no", "yes"], right: 1, before: { rule: "nthr" },
     answer: ({ x }) => {
       const framed = spared(x).flatMap((bits, i) => bits.map((bit, t) => bit && [x.tokens[i][t], x.solution[t]]));
@@ -886,18 +924,19 @@ const TOUR = [
         "how a push acts on the success, not which token is wrong.";
     } },
   { place: "clip",
-    ask: () => "A failure's token (A = \u22121) became twice as likely. Does grpo's clip stop its push down?",
-    choices: ["yes", "no"], right: 1, before: { loss: "grpo", sign: -1, ratio: 1 }, after: () => ({ ratio: 2 }),
-    answer: () => "No. It moved the wrong way. The clip only ends pushes that went far enough in their own direction, " +
+    ask: () => "A failure's token (A = \u22121) became twice as likely (ratio 2). Does grpo's clip stop its push down?",
+    choices: ["yes", "no"], right: 1, before: { loss: "grpo", sign: -1, ratio: 2 },
+    answer: () => "It moved the wrong way. The clip only ends pushes that went far enough in their direction, " +
       "as at ratio 0.5." },
-  { place: "runs",
-    ask: () => "All eight fail at step 0, and this prompt is not trained. Will a later model answer it correctly?",
+  { place: "runs", seen: "#responses .tokens",
+    ask: () => `At step 0, before GRPO has trained, all eight answers to ${runGroup().problem[0].replaceAll(" ", "")} are wrong. ` +
+      `Training never uses this prompt. Is it answered correctly at step ${steps().at(-1)}?`,
     choices: ["no", "yes"], right: 1, before: { step: 0, level: 5 }, after: () => ({ step: 1e9 }),
-    answer: () => `${capital(word(sum(runGroup().rewards)))} of eight answers are correct at the end, for one network ` +
-      "serves all prompts, and others had successes. The reward does not see the wrong step." },
+    answer: () => `${capital(word(sum(runGroup().rewards)))} of eight answers are correct: one network serves all prompts, and ` +
+      "others had successes. The reward does not see the wrong step." },
 ];
 const END = "GRPO compares the responses to one prompt and gives all tokens of a response one advantage. So it needs successes " +
-  "and failures in a group, and it cannot tell a wrong token from a right one. Most rules here change one of the two.";
+  "and failures in a group, and it cannot tell a wrong token from a right one.";
 const ASKED = ["rewards", "fresh", "rule", "loss", "sign", "ratio", "run", "level", "step"]; // what questions change
 let predicted = null;
 let own = null; // the reader's settings, while questions change them
@@ -950,6 +989,16 @@ function predict(k) {
   document.querySelector(".place > div").scrollIntoView({ block: "nearest" });
 }
 
+function evidence({ seen }) { // on a small screen what a question is about would be out of view, so a copy stands in its box
+  if (!seen || !small.matches) return [];
+  const copies = [...document.querySelectorAll(seen)].map((tokens) =>
+    el("div", {}, ...[...tokens.querySelectorAll(".token")].map(({ className, style, textContent }) =>
+      el("span", { className: className.replace("chosen", ""), style: { cssText: style.cssText } }, textContent))));
+  const box = el("div", { className: "seen", ariaHidden: true }, ...copies);
+  box.style.setProperty("--length", Math.max(...copies.map((copy) => copy.children.length)));
+  return [box];
+}
+
 function drawTour() {
   const question = TOUR[state.tour - 1];
   for (const place of document.querySelectorAll(".place")) {
@@ -974,7 +1023,7 @@ function drawTour() {
   const verdict = answered ? el("p", { className: "verdict" }, right, question.answer(sideOf("grpo"))) : "";
   const onward = state.tour < TOUR.length ? "next" : "finish";
   const next = button(answered ? onward : "skip", "next", () => openTour(state.tour + 1));
-  card(`Question ${state.tour} of ${TOUR.length}`, next, el("p", {}, question.ask()),
+  card(`Question ${state.tour} of ${TOUR.length}`, next, el("p", {}, question.ask()), ...evidence(question),
     el("div", { className: "options", role: "group", ariaLabel: "Your prediction" }, ...choices), verdict);
 }
 
@@ -987,9 +1036,9 @@ function drawBoards() {
 
 function drawAll() {
   drawBoards();
-  drawTour();
   drawClip();
   drawRuns();
+  drawTour();
 }
 
 function update(n) {
