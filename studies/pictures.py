@@ -104,7 +104,8 @@ def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
             ax.axvline(0, color="black", linewidth=1)
             ax.set(title=EXAMPLES[task], xlim=(-LIMIT, LIMIT), xlabel="points above grpo")
             ax.set_xticks([-10, -5, 0, 5, 10])
-            ax.text(1.03, len(names) - 0.4, "time", transform=ax.get_yaxis_transform())
+            if any(of == task for of, _ in run_times()):
+                ax.text(1.03, len(names) - 0.4, "time", transform=ax.get_yaxis_transform())
             ax.grid(axis="y", color="0.9", linewidth=0.6)
             ax.set_axisbelow(True)
             for y, name in enumerate(names):
@@ -122,7 +123,8 @@ def dot_and_interval(ax, y: int, x: Effect) -> None:
     if abs(value) > LIMIT:
         edge = np.copysign(LIMIT, value)
         ax.plot(edge, y, "<" if value < 0 else ">", clip_on=False, markersize=7, **sign(x))
-        ax.text(0.93 * edge, y + 0.12, f"{value:+.0f}", ha="left" if value < 0 else "right")
+        inner = max(high, edge) + 0.4 if value < 0 else min(low, edge) - 0.4  # beside the bar
+        ax.text(inner, y, f"{value:+.0f}", va="center", ha="left" if value < 0 else "right")
     else:
         ax.plot(value, y, "o", markersize=6, **dot(x))
     times = run_times()
