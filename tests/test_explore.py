@@ -694,11 +694,6 @@ def test_the_guided_questions(browser, pages, size):
         )  # the card is below what it asks about
         if n == 4:
             assert element(browser, "#about-rule").text.startswith("nthr")
-        if n == 1:  # what an update shows does not say the answer
-            element(browser, "#lab [data-updates='10']").click()
-            said = element(browser, "#outcome").text
-            assert "times as likely" in said and "Response 5" not in said
-            assert texts(browser, "#first .shared") == []
         if n == 5:  # its ratio is the one it asks about, and nothing says the answer yet
             assert element(browser, "#ratio-now").text == "2.00"
             assert "twice as likely" in element(browser, "#tour").text
@@ -773,7 +768,7 @@ def test_the_guided_questions(browser, pages, size):
     kept = browser.execute_script(
         "return [state.rewards, state.rule, state.sign, state.run, state.level, past.length]"
     )
-    assert kept == ["11100000", "rloo", -1, "add-grpo", 5, 10]  # the last question's chart stays
+    assert kept == ["11100000", "rloo", -1, "add-grpo", 5, 0]  # the last question's chart stays
 
 
 def verdict_of(browser) -> str:
@@ -864,6 +859,9 @@ def test_updates_move_bars_and_offer_what_is_next(browser, pages):
         bar = f"#first .row:nth-child({right + 2}) .track"
         assert "rose" in element(browser, bar).get_dom_attribute("class")
         assert bool(browser.find_elements(By.CSS_SELECTOR, ".offered")) == (n == 10)
+    said = element(browser, "#outcome").text  # question 1 asks about response 5
+    assert "times as likely" in said and "Response 5" not in said
+    assert texts(browser, "#first .shared") == []
     element(browser, ".offered").click()
     assert "every advantage is (0" in element(browser, "#sentence").text
     # The axis grows only where a bar needs it, is marked then, and is the old one at the start.
