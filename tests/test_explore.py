@@ -586,7 +586,7 @@ def test_sweeping_the_tokens_does_not_choke_the_page(browser, pages):
     about = element(browser, "#about-rule").text
     address, n = browser.execute_script("return [location.hash, written]")
     assert "rule=dr_grpo" in address and "token=8.13" in address
-    assert about.startswith("dr_grpo: GRPO's divisions")
+    assert about.startswith("dr_grpo: Prompts with nearly equal rewards")
     first = browser.execute_script("return firstSentence('dr_grpo')")  # of a rule without an idea
     assert first == VARIANTS["dr_grpo"].__doc__.split("arXiv")[0].strip()
     assert "Token 13 of response 8" in element(browser, "#chosen").text
@@ -699,12 +699,17 @@ def test_the_guided_questions(browser, pages, size):
             assert "twice as likely" in element(browser, "#tour").text
             assert "Here the push" not in element(browser, "#clip-says").text
             assert not browser.find_elements(By.CSS_SELECTOR, "#pushes [aria-selected='true']")
+            cells = texts(browser, "#pushes td")
+            assert cells[-3:] == ["?"] * 3 and "?" not in cells[:-3]
+            ends = "return [...document.querySelectorAll('#curve polyline')].map((x) => "
+            ends += "parseFloat(x.getAttribute('points').split(' ').at(-1)))"
+            drawn = "parseFloat($('curve').querySelector('circle').getAttribute('cx'))"
+            assert max(browser.execute_script(ends)) < browser.execute_script(f"return {drawn}")
         if n == 6:
             assert "every advantage is 0" in element(browser, "#summary").text
             prompt = Select(element(browser, "#level")).first_selected_option.text
             assert (
-                f"before GRPO has trained, all eight answers to {prompt}"
-                in texts(browser, "#tour")[0]
+                f"At step 0 all eight answers to {prompt} are wrong" in texts(browser, "#tour")[0]
             )
         # On a small screen the box has a copy of what it asks about.
         shown = texts(browser, "#tour .seen > div")
@@ -746,17 +751,24 @@ def test_the_guided_questions(browser, pages, size):
             assert len(texts(browser, "#second .differs.incorrect")) == wrong > 0
         if n == 5:
             assert "the push is \u22122.00" in element(browser, "#clip-says").text
+            assert texts(browser, "#pushes td")[-3] == "-2.00"
         if n == 6:
             assert "7 of 8 correct" in element(browser, "#summary").text
             assert "Seven of eight" in verdict_of(browser)
+            assert "all seven write a wrong last step (13 for 15)" in verdict_of(browser)
+            shown = texts(browser, "#responses .row:has(.A):not(.head)")
+            assert all(",13#" in row for row in shown if row.startswith("\u2713"))
+            seen = ("#play", "#chart") if size == DESKTOP else ()
+            assert all(browser.execute_script(VISIBLE, selector) for selector in seen)
         assert not browser.find_elements(By.CSS_SELECTOR, ".offered")  # one instruction at a time
         element(browser, "#tour [data-key='next']").click()
     assert "GRPO compares" in element(browser, "#tour").text
-    assert "Your own settings are back" in element(browser, "#tour").text
+    assert "Your own settings above are back" in element(browser, "#tour").text
+    assert Select(element(browser, "#level")).first_selected_option.text == prompt
     kept = browser.execute_script(
         "return [state.rewards, state.rule, state.sign, state.run, state.level, past.length]"
     )
-    assert kept == ["11100000", "rloo", -1, "add-verifree", 3, 0]
+    assert kept == ["11100000", "rloo", -1, "add-grpo", 5, 0]  # the last question's chart stays
 
 
 def verdict_of(browser) -> str:
@@ -788,6 +800,13 @@ def test_the_first_screen_is_one_screen(browser, pages):
         gap = "return $('first').getBoundingClientRect().top - "
         gap += "$('sentence').getBoundingClientRect().bottom"
         assert browser.execute_script(gap) < 12
+    show(browser, (320, 568))
+    visit(browser, pages["committed"])
+    assert browser.execute_script(VISIBLE, "#first .row:nth-child(8)")  # the correct response
+    show(browser, DESKTOP)
+    element(browser, "#update").click()  # two rules side by side have their percentages as well
+    rows = browser.find_elements(By.CSS_SELECTOR, "#second .row:not(.head) .value")
+    assert all(len(numbers(row.text)) == 2 for row in rows), [row.text for row in rows]
     for size in (PHONE, (320, 640)):  # the buttons scrolled away
         show(browser, size)
         visit(browser, pages["committed"])
@@ -804,10 +823,14 @@ def test_drawn_responses_are_not_mixed_with_updates(browser, pages):
     visit(browser, pages["committed"])
     element(browser, "input[name='fresh'][value='1']").click()
     element(browser, "#lab [data-updates='10']").click()
+    said = "After 10 updates the correct response is unchanged: all advantages were 0."
+    assert said in element(browser, "#outcome").text  # none of these drew a success
+    for _ in range(3):
+        element(browser, "#lab [data-updates='10']").click()
     said = element(browser, "#sentence").text
     drawn = browser.execute_script("return sum(sideOf('grpo').x.rewards)")
-    who = "none of eight has" if drawn == 0 else "one of eight has"
-    assert drawn < 2 and said.startswith(f"Drawn for the next update: {who} reward 1")
+    who = ["none of eight has", "one of eight has", "two of eight have"][drawn]
+    assert said.startswith(f"Drawn for the next update: {who} reward 1")
     idle = browser.execute_script("""
       return past.filter((_, k) => {
         const [before, after] = [k, k + 1].map((n) => modelOf("grpo", n));
@@ -817,7 +840,12 @@ def test_drawn_responses_are_not_mixed_with_updates(browser, pages):
     said = element(browser, "#outcome").text
     shown = re.search(r"(\w+) of them drew equal rewards and changed nothing", said)[1]
     assert shown.lower() == browser.execute_script("return word(arguments[0])", idle)
-    assert "After 10 updates the correct response is" in said and "advantage" not in said
+    assert "After 40 updates the correct response is" in said and "advantage" not in said
+    visit(browser, pages["committed"] + "#fresh=1&rewards=00000000")
+    for n in range(3):  # it said "watch the bars"
+        said = element(browser, "#outcome").text
+        assert "watch the bars" not in said and "nothing" in said or "all advantages were 0" in said
+        element(browser, "#update").click()
 
 
 def test_updates_move_bars_and_offer_what_is_next(browser, pages):
@@ -831,6 +859,9 @@ def test_updates_move_bars_and_offer_what_is_next(browser, pages):
         bar = f"#first .row:nth-child({right + 2}) .track"
         assert "rose" in element(browser, bar).get_dom_attribute("class")
         assert bool(browser.find_elements(By.CSS_SELECTOR, ".offered")) == (n == 10)
+    said = element(browser, "#outcome").text  # question 1 asks about response 5
+    assert "times as likely" in said and "Response 5" not in said
+    assert texts(browser, "#first .shared") == []
     element(browser, ".offered").click()
     assert "every advantage is (0" in element(browser, "#sentence").text
     # The axis grows only where a bar needs it, is marked then, and is the old one at the start.
@@ -880,7 +911,7 @@ def test_every_rule_says_why_and_where_it_is_from(browser, pages):
         Select(element(browser, "#rule")).select_by_value(rule)
         about = element(browser, "#about-rule")
         why = about.text.removeprefix(f"{rule}: ").split(" (")[0]
-        assert why.endswith(".") and 4 < len(why.split()) < 12
+        assert why.endswith(".") and 4 < len(why.split()) < 22
         assert why != browser.execute_script("return firstSentence(arguments[0])", rule)
         source = re.search("arXiv ([0-9.]+[0-9])", VARIANTS[rule].__doc__.splitlines()[0])
         links = [link.get_dom_attribute("href") for link in about.find_elements(By.TAG_NAME, "a")]
@@ -896,13 +927,15 @@ def test_every_rule_says_why_and_where_it_is_from(browser, pages):
 
 def test_the_sentence_is_about_these_rewards(browser, pages):
     """All advantages 0 and "the model learns it"; a rise that other rewards had made."""
-    visit(browser, pages["committed"])
+    visit(browser, pages["committed"] + "#tour=7")  # question 1 hides what it asks
     element(browser, "#presets [data-share='1']").click()
     for _ in range(2):
         said = element(browser, "#lab").text
         assert "every advantage is (1" in said and "rewarded" not in said
+        assert "watch the bars" not in said
         element(browser, "#update").click()
-    assert "about as likely as before" in element(browser, "#outcome").text
+    said = "After 2 updates the correct response is unchanged: all advantages were 0."
+    assert said in element(browser, "#outcome").text
     element(browser, "#lab [data-again]").click()
     element(browser, "#presets [data-share='one']").click()
     element(browser, "#lab [data-updates='10']").click()
@@ -917,7 +950,7 @@ def test_the_sentence_is_about_these_rewards(browser, pages):
     assert not browser.find_elements(By.CSS_SELECTOR, "#first .rose, #first .fell, #first .shared")
     element(browser, "#update").click()
     said = element(browser, "#outcome").text
-    assert "After 1 update with these rewards the correct response is" in said
+    assert "After 1 update with these rewards (11 in all) the correct response is" in said
     assert "Response 7" not in said
     assert "fell" in element(browser, "#first .row:nth-child(8) .track").get_dom_attribute("class")
     now = texts(browser, "#first .row:not(.head) .value")  # the old bar is the new line
@@ -975,6 +1008,7 @@ def test_a_rule_that_only_scales_says_so(browser, pages):
         ("00000010", "dr_grpo", 7**0.5 / 8),
         ("00000010", "rloo", 7**0.5 / 7),
         ("11110000", "rloo", 4 / 7),
+        ("11110000", "maxrl", None),  # "grpo times 1.00: it only moves more"
         ("00000010", "half", None),
         ("00000010", "reinforce", None),
         ("00000010", "gspo", None),
@@ -985,6 +1019,49 @@ def test_a_rule_that_only_scales_says_so(browser, pages):
         more = "more" if n and n > 1 else "less"
         scaled = n and f"grpo times {n:.2f}: with the same step size it only moves {more}"
         assert scaled in said if n else "grpo times" not in said, rule
+
+
+def test_a_rule_that_gives_what_grpo_gives_says_when_it_differs(browser, pages):
+    for rewards, rule, says in (
+        ("11110000", "maxrl", "With others it differs."),
+        ("00000000", "half", "With others it differs."),
+        ("00000010", "negative", "It differs if all rewards are 0."),
+        ("00000010", "likelihood", "It differs if all rewards are 0."),
+        ("00000010", "culling", "It changes which prompts are drawn, not the advantages."),
+        ("00000010", "gspo", "Only its clip differs, which you find below."),
+    ):
+        visit(browser, pages["committed"] + f"#rewards={rewards}&rule={rule}")
+        same = f"With these rewards {rule} gives what grpo gives. {says}"
+        assert element(browser, "#compared").text.startswith(same)
+
+
+def test_a_rise_against_the_push_has_a_reason(browser, pages):
+    """All responses were pushed down, number 4 got likelier, and nothing said why."""
+    visit(browser, pages["committed"] + "#rewards=00000000&rule=negative")
+    assert element(browser, "#risen").text == ""
+    element(browser, "#beside [data-updates='10']").click()
+    rows = texts(browser, "#second .row:has([data-flip]) > :nth-child(3) .value")
+    assert [k for k, row in enumerate(rows, 1) if "\u25b2" in row] == [4]
+    said = "Response 4 rose although its A is below 0: it gained more from pushes on the others"
+    assert element(browser, "#risen").text.startswith(said)
+    own = """ // its own push makes it less likely, the seven others make it likelier
+      const x = theEight(state.rewards, table.begin.map(softmax));
+      return [(i) => i === 3, (i) => i !== 3].map((which) => {
+        const z = table.begin.map((row) => [...row]);
+        x.places.forEach((places, i) => which(i) && places.forEach(([row, token]) => {
+          const p = softmax(table.begin[row]);
+          p.forEach((share, k) => { z[row][k] -= STEP / 8 * ((k === token) - share); });
+        }));
+        return probability(z.map(softmax), data.lab.tokens[3]) /
+          probability(table.begin.map(softmax), data.lab.tokens[3]);
+      });
+    """
+    alone, others = browser.execute_script(own)
+    assert alone < 1 < alone * others
+    visit(browser, pages["committed"] + "#rule=half")
+    element(browser, "#beside [data-updates='10']").click()
+    said = "Response 5 rose although its A is below 0: it begins like response 7."
+    assert element(browser, "#risen").text == said
 
 
 def test_small_numbers_presets_and_a_division_by_zero(browser, pages):
@@ -1028,9 +1105,8 @@ def test_two_rules_one_below_the_other(browser, pages, size):
         assert gap >= -0.5
     if size[0] <= 960:
         assert min(room for room, _ in heights) > 4, heights
-    if size[0] <= 960:
-        rows = browser.find_elements(By.CSS_SELECTOR, ".board .row:not(.head) .value")
-        assert all(len(numbers(row.text)) == 2 for row in rows), [row.text for row in rows]
+    rows = browser.find_elements(By.CSS_SELECTOR, ".board .row:not(.head) .value")
+    assert all(len(numbers(row.text)) == 2 for row in rows), [row.text for row in rows]
     assert element(browser, "#first .head .A").text == "advantage"
 
 
@@ -1081,6 +1157,12 @@ def test_a_run_is_drawn_over_the_other(browser, pages):
             assert all(min(abs(end - y) for y in places) < 45 for end in ends)
             names = " ".join(name for name, _ in labels)
             assert {other, run.split("-")[1]} <= {*names.split()}
+            assert sorted(texts(browser, "#chart .digit")) == [
+                str(n) for n in (2, 3, 4, 5) if n != level
+            ]
+            assert len(texts(browser, "#chart [stroke-dasharray]")) == 1  # the other rule
+            slow = element(browser, "#slower").is_displayed()
+            assert slow == run.startswith("add")
             found = [int(n) for n in re.findall(r"\d", names)]
             assert sorted(found) == [n for n in (2, 3, 4, 5) if n != level]
             assert browser.execute_script(CUT) == []

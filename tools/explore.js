@@ -511,7 +511,8 @@ function drawFirst() {
   const n = sum(x.rewards);
   const begun = since();
   const made = past.length - begun;
-  const shared = made ? sharedWith(side) : null;
+  const guessing = state.tour === 1 && predicted === null; // question 1 asks why a response without reward rises
+  const shared = made && !guessing ? sharedWith(side) : null;
   drawBoard($("first"), [side], shared);
   const mu = mean(x.rewards);
   const sigma = deviation(x.rewards);
@@ -529,14 +530,16 @@ function drawFirst() {
   const wrong = [...state.rewards].findIndex((r, i) => r === "1" && !data.lab.rewards[i] && (!made || rose(i)));
   const right = data.lab.rewards.indexOf(1);
   const lines = begun + made ? [] : ["Update the model and watch the bars: lines mark where they began."];
+  if (!sigma && !made) lines.splice(0, 1, "The next update will change nothing.");
   if (begun && !made) lines.push("You changed the rewards: the lines now mark where the bars are.");
   if (made && right >= 0) {
     const factor = fixed(side.now[right] / side.before[right], 1);
-    lines.push(`After ${plural(made, "update")}${begun ? " with these rewards" : ""} the correct response is ` +
-      `${factor === "1.0" ? "about as likely as before" : `${factor} times as likely`}.`);
-    const idle = past.filter(({ fresh }, k) => fresh && k >= begun && !deviation(nextGroup(past[k], modelOf("grpo", k), k).rewards));
-    if (idle.length) {
-      lines.push(`${made === 1 ? "It" : `${capital(word(idle.length))} of them`} drew equal rewards and changed nothing.`);
+    const idle = past.filter((update, k) => k >= begun && !deviation(nextGroup(update, modelOf("grpo", k), k).rewards));
+    const still = idle.length === made;
+    lines.push(`After ${plural(made, "update")}${begun ? ` with these rewards (${past.length} in all)` : ""} the correct response is ` +
+      `${still ? "unchanged: all advantages were 0" : factor === "1.0" ? "about as likely as before" : `${factor} times as likely`}.`);
+    if (idle.length && !still) {
+      lines.push(`${capital(word(idle.length))} of them drew equal rewards and changed nothing.`);
     }
   }
   if (shared) {
@@ -558,10 +561,11 @@ function drawFirst() {
 // What if we ...: the ideas, by what they change, and why one would want them (see the docstrings).
 const IDEAS = {
   "push each response with another strength": {
-    dr_grpo: ["do not divide by the deviation", "GRPO's divisions change what it maximizes."],
-    rloo: ["compare with the other responses only", "A baseline should not depend on its own response."],
+    dr_grpo: ["do not divide by the deviation", "Prompts with nearly equal rewards then count no more. " +
+      "Its other change, to the loss, is not seen here."],
+    rloo: ["compare with the other responses only", "In grpo's mean each response is partly compared with itself."],
     maxrl: ["divide by the mean instead", "Rarely solved prompts count most."],
-    reinforce: ["use the reward itself", "Its average gradient is right without a baseline."],
+    reinforce: ["use the reward itself", "Nothing is subtracted, so successes are pushed up even if all succeed."],
     pos_only: ["never push down", "The model only imitates correct responses."],
     half: ["push down half as hard", "This is the simplest way to push down less."],
   },
@@ -574,12 +578,12 @@ const IDEAS = {
   "treat some tokens differently": {
     nthr: ["spare what failures share with successes", "Pushing shared steps down can hurt successes."],
     forking: ["train only unsure tokens", "At unsure tokens a response can go either way."],
-    compensation: ["push rare tokens up harder", "Rare correct responses should teach more."],
+    compensation: ["push improbable tokens of successes harder", "Successes with improbable tokens should teach more."],
     critic: ["let a second network judge tokens", "Not every token of a correct response helped."],
-    verifree: ["train on the true answer", "A sampled answer would only add noise."],
+    verifree: ["train on the true answer", "We know the answer, so sampling need not find it."],
   },
   "change the loss": {
-    gspo: ["clip whole responses", "A response with one reward gets one ratio."],
+    gspo: ["clip whole responses", "A response gets one reward, so the clip judges it whole."],
     cispo: ["never stop a push", "Tokens that moved far keep learning."],
   },
 };
@@ -618,6 +622,24 @@ function factor(A, other) { // other is factor * A in all tokens, or the factor 
   return k >= 0 && a.length === b.length && f > 0 && a.every((x, t) => Math.abs(f * x - b[t]) < 1e-9) ? f : null;
 }
 
+const DIFFERS = { // when a rule that gives what grpo gives is another one
+  negative: "It differs if all rewards are 0.",
+  likelihood: "It differs if all rewards are 0.",
+  culling: "It changes which prompts are drawn, not the advantages.",
+};
+
+function risen(side) { // a response with A < 0 that rose, and why
+  if (!side.moved || past.some(({ fresh }) => fresh) || state.fresh) return "";
+  const shared = sharedWith(side);
+  const below = (i) => Math.max(...side.A[i]) < 0;
+  const rises = (i) => side.now[i] / side.before[i];
+  const best = shared && below(shared.rows[0]) ? shared.rows[0] :
+    side.A.map((_, i) => i).filter(below).sort((i, j) => rises(j) - rises(i))[0];
+  if (best === undefined || direction(side.before[best], side.now[best]) !== "rose") return "";
+  return `Response ${best + 1} rose although its A is below 0: ` + (best === shared?.rows[0] ?
+    `it begins like response ${shared.rows[1] + 1}.` : "it gained more from pushes on the others than its own took.");
+}
+
 function drawSecond() {
   const sides = ["grpo", state.rule].map(sideOf);
   drawRule();
@@ -630,9 +652,11 @@ function drawSecond() {
   const gives = (side) => [1, 0].map((r) => of(side, r) && `${of(side, r)} for reward ${r}`).filter((t) => t).join(", ");
   const right = data.lab.rewards.indexOf(1);
   const lines = [`${other.name} gives ${gives(other)}.`];
-  if (String(other.A) === String(one.A)) lines[0] = `With these rewards ${other.name} gives what grpo gives.`;
-  else if (!state.fresh && factor(one.A, other.A)) {
-    const f = factor(one.A, other.A);
+  const f = state.fresh ? null : factor(one.A, other.A);
+  if (String(other.A) === String(one.A) || (f && fixed(f) === "1.00")) { // maxrl is it but for the millionth
+    lines[0] = `With these rewards ${other.name} gives what grpo gives.`;
+    if (!losses().includes(other.name)) lines.push(DIFFERS[other.name] ?? "With others it differs.");
+  } else if (f) {
     lines.push(`That is grpo times ${fixed(f)}: with the same step size it only moves ${f > 1 ? "more" : "less"}. ` +
       "The factor depends on the rewards.");
   }
@@ -644,6 +668,7 @@ function drawSecond() {
       `${its}, with grpo ${grpos}.`);
   }
   html("compared", lines.join(" "));
+  html("risen", risen(other));
   for (const button of document.querySelectorAll("#beside .controls button")) button.disabled = !other.learns;
   drawChosen(sides);
   drawRules();
@@ -712,14 +737,15 @@ function drawClip() {
   fill($("losses"), ...losses().map((name) =>
     el("button", { ariaPressed: name === loss, data: { key: name, loss: name } }, name)));
   const question = TOUR[state.tour - 1];
-  const asked = question?.place === "clip" && predicted === null && // what is shown must not answer it yet
-    Object.entries(question.before).every(([name, value]) => state[name] === value);
+  const pending = question?.place === "clip" && predicted === null; // what is shown must not answer it yet
+  const hidden = (r, A) => pending && A === question.before.sign && r > 1;
+  const asked = hidden(ratio, sign);
   const width = Math.min(innerWidth - 32, 540);
   const end = ratioEnd();
   const x = (r) => 40 + r / end * (width - 55);
   const y = (v) => 130 - v * 112 / end;
   const push = (r) => PUSH[loss](r, sign);
-  const points = Array.from({ length: 100 * end + 1 }, (_, k) => k / 100);
+  const points = Array.from({ length: 100 * end + 1 }, (_, k) => k / 100).filter((r) => !hidden(r, sign));
   const pieces = []; // the line is cut where the push ends
   points.forEach((r, k) => {
     if (!k || Math.abs(push(r) - push(points[k - 1])) > 0.2) pieces.push([]);
@@ -763,7 +789,8 @@ function drawClip() {
     el("th", { scope: "row" }, r), el("th", { scope: "row" }, A > 0 ? "+1" : "\u22121"),
     ...losses().map((name) => {
       const pushed = PUSH[name](r, A);
-      const here = !asked && name === loss && r === ratio && A === sign;
+      const here = name === loss && r === ratio && A === sign;
+      if (hidden(r, A)) return el("td", {}, "?");
       return el("td", { className: pushed > 0 ? "up" : pushed < 0 ? "down" : "", ariaSelected: here }, number(pushed));
     })));
   fill($("pushes"), el("caption", {}, "push"), el("thead", {}, el("tr", {}, ...top)), el("tbody", {}, ...rows));
@@ -800,6 +827,7 @@ function drawRuns() {
   $("step").value = steps().indexOf(state.step);
   $("step").ariaValueText = `training step ${state.step}`;
   drawChart();
+  $("slower").hidden = !state.run.startsWith("add");
   const x = runGroup();
   const A = ADVANTAGES[variant](x);
   const n = sum(x.rewards);
@@ -827,13 +855,14 @@ function drawRuns() {
 function drawChart() {
   const shares = kept().map((row) => Object.values(row.sampled_by_level));
   const last = steps().at(-1) || 1;
-  const width = Math.min(innerWidth - 20, 1000); // its letters stay readable on a telephone
+  const width = Math.min(innerWidth - 20, 1400); // its letters stay readable on a telephone
   const x = (step) => 52 + (width - 160) * step / last;
   const y = (share) => 190 - 175 * share;
   const quarters = [0, 0.25, 0.5, 0.75, 1];
   const parts = quarters.map((share) => `<path d="M52 ${y(share)}H${width - 108}" stroke="var(--line)"/>
     <text x="46" y="${y(share) + 4}" text-anchor="end">${share * 100} %</text>`);
   const labels = []; // at the ends of the lines
+  const digits = []; // on the thin lines, which look the same
   const line = (points, name, colour, stroke) => {
     const places = points.map(([step, share]) => `${x(step)},${y(share)}`).join(" ");
     parts.push(`<polyline points="${places}" fill="none" stroke="${colour}" ${stroke}/>`);
@@ -841,13 +870,18 @@ function drawChart() {
   };
   const [task, variant] = state.run.split("-");
   const chosen = levels().indexOf(state.level);
-  levels().forEach((level, i) => i !== chosen &&
-    line(shares.map((row, k) => [steps()[k], row[i]]), level, "var(--muted)", 'stroke-width="1"'));
-  for (const [run, { kept }] of Object.entries(data.runs)) { // another variant on the same task
-    const [itsTask, other] = run.split("-");
-    if (itsTask !== task || other === variant) continue;
-    line(kept.map((row) => [row.step, Object.values(row.sampled_by_level)[chosen]]), other, "var(--text)",
-      'stroke-width="2" stroke-dasharray="6 4"');
+  const others = Object.entries(data.runs).filter(([run]) => run !== state.run && run.startsWith(`${task}-`)).map(([run, { kept }]) =>
+    [run.split("-")[1], kept.map((row) => Object.values(row.sampled_by_level)[chosen])]); // other variants on the same task
+  levels().forEach((level, i) => {
+    if (i === chosen) return;
+    line(shares.map((row, k) => [steps()[k], row[i]]), level, "var(--muted)", 'stroke-width="1"');
+    const near = (k) => [...shares[k].filter((_, j) => j !== i), ...others.map(([, its]) => its[k])];
+    const clear = (k) => Math.min(...near(k).map((share) => Math.abs(share - shares[k][i])));
+    const [k] = shares.map((_, n) => n).slice(0, -1).sort((a, b) => clear(b) - clear(a)); // far from the other lines
+    digits.push(`<text class="digit" x="${x(steps()[k ?? 0])}" y="${y(shares[k ?? 0][i]) + 4}" text-anchor="middle">${level}</text>`);
+  });
+  for (const [other, its] of others) {
+    line(its.map((share, k) => [steps()[k], share]), other, "var(--text)", 'stroke-width="2" stroke-dasharray="6 4"');
   }
   line(shares.map((row, k) => [steps()[k], row[chosen]]), `<tspan font-weight="700">${variant}</tspan>`, "var(--text)", 'stroke-width="4"');
   labels.sort((a, b) => a.end - b.end);
@@ -862,7 +896,7 @@ function drawChart() {
     parts.push(`<path d="M${width - 106} ${label.end}L${width - 94} ${label.y}" stroke="var(--muted)"/>
       <text x="${width - 90}" y="${label.y + 4}">${name}</text>`);
   }
-  parts.push(`<path d="M${x(state.step)} 10V195" stroke="var(--text)" stroke-dasharray="5 3"/>`);
+  parts.push(`<path d="M${x(state.step)} 10V195" stroke="var(--text)"/>`); // the other rule is dashed
   const ticks = quarters.map((part) => Math.round(part * last));
   parts.push(...ticks.map((step) => `<text x="${x(step)}" y="210" text-anchor="middle">${step}</text>`));
   parts.push(`<text x="4" y="-4">correct samples</text>`);
@@ -870,7 +904,7 @@ function drawChart() {
   $("chart").setAttribute("viewBox", `0 -18 ${width} 252`);
   $("step").style.margin = `0 calc(${10800 / width}% - 0.5em) 0 calc(${5200 / width}% - 0.5em)`;
   $("step").style.width = `calc(${100 - 16000 / width}% + 1em)`;
-  $("chart").innerHTML = parts.join("");
+  $("chart").innerHTML = [...parts, ...digits].join("");
 }
 
 let playing = null;
@@ -896,6 +930,13 @@ const near = () => { // the failure that shares most tokens with the correct res
   const same = (text) => [...text].filter((character, t) => character === right[t]).length;
   return data.lab.tokens.map((text, i) => [data.lab.rewards[i] ? -1 : same(text), i]).sort((a, b) => b[0] - a[0])[0][1];
 };
+const wrongStep = () => { // the last step of all correct answers, if they share a wrong one
+  const last = (text) => text.split("#")[0].split(",").at(-1);
+  const { tokens, rewards, solution } = runGroup();
+  const written = [...new Set(tokens.filter((_, i) => rewards[i]).map(last))];
+  return written.length === 1 && written[0] !== last(solution) ?
+    `But all ${word(sum(rewards))} write a wrong last step (${written[0]} for ${last(solution)}): only answers are rewarded.` : "";
+};
 const alone = () => data.lab.rewards.map((r, i) => Number(i === data.lab.rewards.indexOf(1))).join("");
 const TOUR = [
   { place: "lab",
@@ -920,7 +961,7 @@ const TOUR = [
       const framed = spared(x).flatMap((bits, i) => bits.map((bit, t) => bit && [x.tokens[i][t], x.solution[t]]));
       const pairs = framed.filter((pair) => pair);
       const wrong = pairs.filter(([character, wanted]) => character !== wanted).length;
-      return `${wrong} of the ${pairs.length} framed tokens ${wrong === 1 ? "has" : "have"} a wavy line. The rule measures ` +
+      return `${wrong} of the ${pairs.length} framed tokens ${wrong === 1 ? "has" : "have"} a dotted line. The rule measures ` +
         "how a push acts on the success, not which token is wrong.";
     } },
   { place: "clip",
@@ -929,11 +970,10 @@ const TOUR = [
     answer: () => "It moved the wrong way. The clip only ends pushes that went far enough in their direction, " +
       "as at ratio 0.5." },
   { place: "runs", seen: "#responses .tokens",
-    ask: () => `At step 0, before GRPO has trained, all eight answers to ${runGroup().problem[0].replaceAll(" ", "")} are wrong. ` +
-      `Training never uses this prompt. Is it answered correctly at step ${steps().at(-1)}?`,
+    ask: () => `At step 0 all eight answers to ${runGroup().problem[0].replaceAll(" ", "")} are wrong. Training never ` +
+      `uses it. Is it solved at step ${steps().at(-1)}?`,
     choices: ["no", "yes"], right: 1, before: { step: 0, level: 5 }, after: () => ({ step: 1e9 }),
-    answer: () => `${capital(word(sum(runGroup().rewards)))} of eight answers are correct: one network serves all prompts, and ` +
-      "others had successes. The reward does not see the wrong step." },
+    answer: () => `${capital(word(sum(runGroup().rewards)))} of eight are correct, learned on other prompts. ${wrongStep()}` },
 ];
 const END = "GRPO compares the responses to one prompt and gives all tokens of a response one advantage. So it needs successes " +
   "and failures in a group, and it cannot tell a wrong token from a right one.";
@@ -965,7 +1005,7 @@ function openTour(n) {
     stop();
     set(question.before ?? {});
   } else {
-    const { past: mine, ...values } = own;
+    const { past: mine, run, level, step, ...values } = own; // the chart of the last question stays in view
     own = null;
     restart();
     past = mine;
@@ -1010,7 +1050,7 @@ function drawTour() {
     el("div", { className: "top" }, el("h3", { tabIndex: -1 }, title), next), ...below));
   if (!question) {
     card("What you have seen", button("first question", "next", () => openTour(1)),
-      el("p", {}, `${END} Your own settings are back.`));
+      el("p", {}, `${END} Your own settings above are back.`));
     return;
   }
   const answered = predicted !== null;
