@@ -21,7 +21,7 @@ from course.blank import bound, is_blank, locate, read
 ROOT = Path(__file__).resolve().parents[2]
 # No options and plugins but these, no output, and nothing that is kept after the check.
 QUICK = "-c pyproject.toml --disable-plugin-autoload --noconftest -p no:cacheprovider --capture=no"
-QUICK += " --assert=plain -p no:terminal -p no:unraisableexception --basetemp=made"
+QUICK += " --assert=plain -p no:terminal -p no:unraisableexception --basetemp=made -o addopts="
 # What a check may use: bytes of memory, and bytes of a file that it writes.
 LIMITS = {"RLIMIT_DATA": 4 << 30, "RLIMIT_FSIZE": 100 << 20}
 # Processes come from a server that has imported packages once, where there are such servers. An
