@@ -57,8 +57,8 @@ gradient of a token is 0 once its ratio has gone far enough in the direction of 
 gradient, so it can return.
 
 We depart from the original, arXiv 2402.03300, in six ways:
-- The loss is a mean over all response tokens of a rollout, as in the code of DAPO (arXiv
-  2503.14476). The original averages over each response first (`aggregate="response"`).
+- The loss is a mean over the response tokens of a rollout (in DAPO's code, arXiv 2503.14476, of one
+  optimiser step). The original averages over each response first (`aggregate="response"`).
 - There is no KL term unless `kl` > 0. It keeps the policy near the base model, which helps if the
   reward is a learned model. Our reward is exact.
 - The clip range may differ below and above, because the variant `ngrpo` needs this.
