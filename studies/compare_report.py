@@ -12,7 +12,8 @@ from studies.protocol import SEARCHED, SIX, TASKS, accuracy_by_rate, chosen_rate
 
 # The page shows the difference of the first from the second; flags follow a name.
 PAIRS = [("half", "nthr"), ("half", "nthr_eta0"), ("nthr_eta0", "random_sparing")]
-PAIRS += [("verifree", "reinforce"), ("likelihood", "pos_only"), ("verifree", "pos_only")]
+PAIRS += [("pos_only", "half"), ("likelihood", "pos_only"), ("verifree", "pos_only")]
+PAIRS += [("verifree", "reinforce"), ("verifree_undivided", "verifree")]
 PAIRS += [("substituted_up", "substituted"), (f"grpo {RESPONSE}", "grpo")]
 PAIRS += [("gspo", f"grpo {RESPONSE}"), *((f"grpo {LIMITS[x]}", "grpo") for x in ("0.1", "1"))]
 PAIRS += [(f"grpo {LIMITS['1']}", f"grpo {LIMITS['none']}")]
