@@ -119,6 +119,7 @@ def page(rows: list[dict], results: list[Effect]) -> str:
         "controls": table([x for x in both if x.variant not in NAMES]),
         "limits": table_of_limits(rows, "mean_sampled"),
         "limits_at_the_end": table_of_limits(rows, "final_sampled"),
+        "limits_greedy": table_of_limits(rows, "final_greedy"),
         "pairs": table_of_pairs(rows),
         "shortcut": table([x for x in chosen if x.task == "sum"]),
         "rates": table_of_rates(rows),
