@@ -338,10 +338,11 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     of_pair = [x for x in page.splitlines() if "rloo" in x and "| 12 |" in x]
     assert len(of_pair) == 1 and "| mul | `dr_grpo = rloo` | 0.0003 | 12 | **-5.0" in of_pair[0]
     parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
-    assert parts == [0, 4, 0, 1, 2, 2 * 7, 0, 1, len(SEARCHED) + 1]
+    assert parts == [0, 4, 0, 1, 2, 3 * 7, 0, 1, len(SEARCHED) + 1]
     assert "| add | `half` | 0.0003 | 12 | **+10.0" in page
     plain = re.sub(r" \(.*?\)", "", page)  # without intervals
-    assert "| add | `half` | +10.0 |  | -5.0 |  |" in plain
+    assert plain.count("| add | `half` | +10.0 |  | -5.0 |  |") == 2  # the average, and greedy
+    assert plain.count("| add | `half` | +5.0 |  | -2.5 |  |") == 1  # sampled at the end
     of_six = 100 * level[:6].mean()
     assert f"| add | `grpo` | {of_six:.1f} % |  | {of_six + 10:.1f} % |  |" in plain
     assert "| add | `half` minus `nthr` | 9 |" in plain
