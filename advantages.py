@@ -84,7 +84,7 @@ def dr_grpo(rollout: Rollout) -> Rollout:
 
     Two divisions of GRPO change its objective, and this variant makes neither. It does not divide
     by sigma, and its loss divides by a constant (table LOSS) and not by the number of tokens. In
-    the paper Qwen2.5-1.5B is about as accurate, and its incorrect responses are shorter.
+    the paper Qwen2.5-1.5B is about as accurate as with GRPO, with shorter incorrect responses.
     """
     return on_tokens(rollout, centre(rollout.rewards))
 
@@ -356,9 +356,9 @@ def cispo(rollout: Rollout) -> Rollout:
         A_{i,t} = A_i as in grpo;   the loss has loss_type "cispo" (policy_loss; table LOSS)
 
     Under grpo a token has no gradient any more once its ratio has gone far enough. CISPO keeps the
-    gradient of every token and only cuts the ratio that it is multiplied by, here at 5, as TRL's
-    manual advises. There is no lower limit. So a push down fades with the ratio, but never ends. In
-    the paper CISPO needs half as many steps as DAPO for one accuracy (Qwen2.5-32B, AIME 2024).
+    gradient of every token and only cuts the ratio that it is multiplied by, here at 5, as in TRL's
+    manual. There is no lower limit. So a push down fades with the ratio, but never ends. In the
+    paper CISPO needs half as many steps as DAPO for the same accuracy (Qwen2.5-32B, AIME 2024).
     """
     return grpo(rollout)
 

@@ -144,7 +144,7 @@ def dense(rollout: Rollout) -> Rollout:
 
 
 def log_likelihood(rollout: Rollout) -> Rollout:
-    """The logarithm of L as the reward, in every group. arXiv 2602.03979, there undivided.
+    """The logarithm of L as the reward, in every group. arXiv 2602.03979, which does not divide.
 
         A_{i,t} = (ln L_i - mean) / (deviation + eps) on z#;  1 on the true answer and its end
 
