@@ -16,14 +16,12 @@ Each half has K rollouts, and they are the same for all variants.
     M           = (K |m|^2 - mean |g|^2) / (K - 1)     estimates |E g|^2: |m|^2 without its noise;
                                                        V is the same of u
     cosine      = <m, v> / sqrt(M V)                   of E g with grad J; below 1 there is a bias
-    mean cosine = mean of <g, v> / (|g| sqrt(V))       of one rollout with grad J; a g of 0 counts 0
     s           = cosine^2 M / mean |g|^2              the part of E |g|^2 that is E g along grad J
     signal-to-noise ratio = s / (1 - s)                of one rollout: that part over all the rest
 
 The mean of N rollouts has an N-th of the noise. So without bias, the ratio divided by grpo's says
 how many rollouts of grpo are worth one rollout. No cosine is cut off at 1. NaN means "not
-measurable": M or V is not positive. Intervals resample base models, and that of the correlation
-with the effects resamples variants.
+measurable": M or V is not positive. Intervals resample base models.
 
 The critic's network begins with outputs near 0, so at a base model critic equals grpo. We therefore
 train it first, as train.train does, by 160 updates on other rollouts of the same weights, and then
@@ -104,15 +102,13 @@ def without_noise(X: torch.Tensor) -> torch.Tensor:
 
 
 def bias_and_noise(G: torch.Tensor, U: torch.Tensor) -> dict[str, float]:
-    """cosine, mean_cosine and snr; G (K, N) has the g as rows, U (K', N) the u."""
+    """cosine and snr; G (K, N) has the g as rows, U (K', N) the u."""
     v = U.mean(0)
     M = without_noise(G)
     V = without_noise(U)
     cosine = G.mean(0) @ v / (M * V).sqrt()
-    of_one = (G @ v / G.norm(dim=1)).nan_to_num(0.0) / V.sqrt()  # 0 / 0 counts 0
     s = cosine**2 * M / G.square().sum(1).mean()
-    row = {"cosine": cosine, "mean_cosine": of_one.mean(), "snr": s / (1 - s)}
-    return {name: x.item() for name, x in row.items()}
+    return {"cosine": cosine.item(), "snr": (s / (1 - s)).item()}
 
 
 def measure(task: str, seed: int, out: str, names: list[str]) -> list[dict]:

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+from scipy import stats
 
 from studies.analysis import Effect
 from studies.common import Interval, by_seed, markdown, matching, paired, resampled
 from studies.protocol import COMPARED, PAIR, TASKS, title
 
-COLUMNS = {"cosine": "cosine", "mean_cosine": "mean cosine", "snr": "signal-to-noise ratio"}
+COLUMNS = {"cosine": "cosine", "snr": "signal-to-noise ratio"}
 PARTS = ("signal", "bias", "scatter")
 NOISE = ("clearly less", "not clearly different", "clearly more")  # than grpo
 
@@ -66,19 +67,31 @@ def effect(x: Effect) -> str:
     return "significant gain" if x.average.value > 0 else "significant loss"
 
 
+def measured(rows: list[dict], results: list[Effect], task: str) -> list[tuple[Interval, Effect]]:
+    """The relative ratio of each variant that has one, and its effect in training."""
+    ratios = relative(matching(rows, task=task))
+    chosen = [x for x in results if x.chosen and x.task == task and x.variant in COMPARED]
+    return [(ratios[x.variant], x) for x in chosen if x.variant in ratios]
+
+
 def counts(rows: list[dict], results: list[Effect]) -> str:
     """How many variants, on both tasks, have this noise before training and this effect in it."""
-    ratios = {task: relative(matching(rows, task=task)) for task in TASKS}
-    cases = []
-    for x in results:
-        if x.chosen and x.variant in COMPARED and x.variant in ratios.get(x.task, {}):
-            cases.append((noise(ratios[x.task][x.variant]), effect(x)))
+    both = [pair for task in TASKS for pair in measured(rows, results, task)]
+    cases = [(noise(ratio), effect(x)) for ratio, x in both]
     effects = ["significant gain", "significant loss", "neither"]
     lines = [[kind, *(str(cases.count((kind, what))) for what in effects)] for kind in NOISE]
     return markdown(["noise before training", *effects], lines)
 
 
+def rank_correlation(rows: list[dict], results: list[Effect], task: str) -> float:
+    """Spearman's, over variants, of the ratio and the effect."""
+    pairs = [(ratio.value, x.average.value) for ratio, x in measured(rows, results, task)]
+    return stats.spearmanr(pairs).statistic
+
+
 def page(rows: list[dict], results: list[Effect]) -> str:
     tables = [f"\n## {task}\n\n{table(matching(rows, task=task))}\n" for task in TASKS]
     template = Path(__file__).with_name("gradients.template.txt").read_text(encoding="utf-8")
-    return template.format(tables="\n".join(tables), counts=counts(rows, results))
+    correlations = {task: rank_correlation(rows, results, task) for task in TASKS}
+    about = {"tables": "\n".join(tables), "counts": counts(rows, results)}
+    return template.format(**about, **correlations)

@@ -94,8 +94,7 @@ def test_measures_of_gradients():
     M, V, size = m @ m, v @ v, m @ m + 4 * noise @ noise
     cosine = m @ v / (M * V).sqrt()
     uphill = cosine**2 * M  # |the part of the mean along v|^2; all else is noise
-    true = {"cosine": cosine, "mean_cosine": cosine * (M / size).sqrt()}
-    true["snr"] = uphill / (size - uphill)
+    true = {"cosine": cosine, "snr": uphill / (size - uphill)}
     shares = [uphill / size, (M - uphill) / size, 4 * noise @ noise / size]
     assert parts(true) == pytest.approx([x.item() for x in shares])
     found = []
@@ -104,7 +103,7 @@ def test_measures_of_gradients():
         found.append(gradients.bias_and_noise(G, U))
         one = gradients.bias_and_noise(G - G.mean(0), U)
         other = gradients.bias_and_noise(G, U - U.mean(0))
-        assert np.isnan([one["cosine"], one["snr"], other["mean_cosine"]]).all()
+        assert np.isnan([one["cosine"], one["snr"], other["cosine"]]).all()
     for name, x in true.items():
         assert np.mean([row[name] for row in found]) == pytest.approx(x.item(), rel=0.02)
 
@@ -170,6 +169,23 @@ def test_counts_of_noise_and_effect():
         ["1", "0", "0 |"],
         ["0", "1", "0 |"],
     ]
+
+
+def test_rank_correlation():
+    """Values in place of ranks; a control, another task or another rate that counts."""
+    ratios = {"half": 1.1, "nthr": 1.2, "critic": 0.1, "dense": 9}
+    rows = [{"task": "add", "variant": "grpo", "seed": 4, "snr": 1}]
+    rows += [{"task": "add", "variant": x, "seed": 4, "snr": snr} for x, snr in ratios.items()]
+
+    def effect(variant, gain, task="add", chosen=True):
+        about = {"task": task, "variant": variant, "chosen": chosen}
+        return SimpleNamespace(average=SimpleNamespace(value=gain), **about)
+
+    results = [effect("half", 1), effect("nthr", 9), effect("critic", -90), effect("dense", -99)]
+    results += [effect("half", 99, "mul"), effect("nthr", -99, chosen=False)]
+    assert gradients_report.rank_correlation(rows, results, "add") == pytest.approx(1)
+    results[0].average.value = 10
+    assert gradients_report.rank_correlation(rows, results, "add") == pytest.approx(0.5)
 
 
 def test_time_of_a_run(monkeypatch):
