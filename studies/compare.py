@@ -7,7 +7,7 @@ These are the sets of runs:
     rates      base models 1 to 3: each variant at three or four learning rates
     narrow     the same for gspo with the clip range of its paper
     variants   base models 4 to 15: each variant at the learning rate that was chosen from these
-    usual      base models 4 to 9: seven variants with the usual norm limit of 1
+    usual      base models 4 to 9: eight variants with the usual norm limit of 1
     ladder     base models 4 to 9: grpo and half on add without a norm limit, and with 0.1
     response   base models 4 to 9: grpo with `--aggregate response`, as gspo has it
     forms      rates, then base models up to 9, for the other forms of likelihood, critic_bounded

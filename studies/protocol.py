@@ -34,7 +34,7 @@ LIMITS = {  # of the norm -> flags
     "1": "--max-grad-norm 1",
     "none": "--max-grad-norm 1e9",
 }
-AT_USUAL = ["grpo", "half", "pos_only", "reinforce", "nthr", "likelihood", "verifree"]
+AT_USUAL = ["grpo", "half", "pos_only", "reinforce", "dr_grpo", "nthr", "likelihood", "verifree"]
 SETS = {  # set: variants or controls, tasks, base models, flags
     "rates": ([name for name in NAMES if name in SEARCHED], TASKS, FIRST, [""]),
     "narrow": (["gspo"], TASKS, FIRST, [NARROW]),

@@ -120,7 +120,7 @@ def test_jobs(monkeypatch):
         "forms": sizes["forms"] + 3 + 12 * (len(FORMS) + 1),
         "controls": of_controls,
         "narrow": sizes["narrow"],
-        "usual": 12 * 7,
+        "usual": 12 * 8,
         "ladder": 6 * 2 * 2,
         "response": 12,
         "sum": 12,
@@ -338,7 +338,7 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     of_pair = [x for x in page.splitlines() if "rloo" in x and "| 12 |" in x]
     assert len(of_pair) == 1 and "| mul | `dr_grpo = rloo` | 0.0003 | 12 | **-5.0" in of_pair[0]
     parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
-    assert parts == [0, 4, 0, 1, 2, 3 * 7, 0, 1, len(SEARCHED) + 1]
+    assert parts == [0, 4, 0, 1, 2, 3 * 8, 0, 1, len(SEARCHED) + 1]
     assert "| add | `half` | 0.0003 | 12 | **+10.0" in page
     plain = re.sub(r" \(.*?\)", "", page)  # without intervals
     assert plain.count("| add | `half` | +10.0 |  | -5.0 |  |") == 2  # the average, and greedy
