@@ -1,4 +1,4 @@
-"""The variants of GRPO: short functions from a Rollout to one with advantages A (P, G, T).
+"""The variants of GRPO: short functions from a Rollout to the advantages of its tokens.
 
 Read grpo.py first: it derives the loss. The advantage A_{i,t} of token t of response i says in
 which direction the update pushes this token, and how hard. If A_{i,t} is the reward r_i, then the
@@ -26,20 +26,23 @@ response y_i, and the model pi that sampled it (the policy).
     rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), from which y_{i,t} was drawn
     rollout.hidden    (P, G, T, D)  h_{i,t}, from which the last layer (the unembedding) made probs
 
-A variant returns a new rollout, on which the update trains, and does not modify its argument. No
-gradient flows through A. Padding may hold anything, even NaN, and 0 * NaN is NaN, so we replace it
-(torch.where) and do not multiply it by 0. The unpublished experiments 1 to 5 used language models.
+A variant returns A_i (P, G), one advantage for all tokens of a response, or A_{i,t} (P, G, T), and
+does not modify the rollout. with_advantages puts the result on the tokens. Padding may hold
+anything, even NaN, and 0 * NaN is NaN, so we replace it (torch.where) and do not multiply it by 0.
+The unpublished experiments 1 to 5 used language models.
 """
 
 from dataclasses import replace
 from itertools import compress
+from typing import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from grpo import Rollout, descend, encode, response_logprobs
 from model import GPT, read_responses
-from tasks import EOS, MARKER, MARKER_ID, TOKENIZER
+from tasks import COMMA_ID, EOS, EOS_ID, MARKER, MARKER_ID, TOKENIZER
 
 
 def centre(rewards: Tensor) -> Tensor:
@@ -58,59 +61,69 @@ def standardise(rewards: Tensor) -> Tensor:
     return centre(rewards) / (rewards.std(1, correction=0, keepdim=True) + 1e-6)
 
 
-def on_tokens(rollout: Rollout, A: Tensor) -> Rollout:
-    """The rollout with A: A_i (P, G) or A_{i,t} (P, G, T), no gradient, 0 outside the mask."""
-    A = A if A.dim() == 3 else A[..., None]
-    return replace(rollout, A=torch.where(rollout.mask, A, 0.0).detach())
+def with_advantages(rollout: Rollout, variant: Callable) -> Rollout:
+    """The rollout with the advantages A (P, G, T) of a variant. This is what the loop calls.
+
+    Here A_i (P, G) goes to every token of response i. A is 0 outside the mask, whatever the padding
+    held, and has no gradient. A variant that trains other texts returns them as a Rollout with A.
+    """
+    found = variant(rollout)
+    trained = found if isinstance(found, Rollout) else replace(rollout, A=found)
+    A = trained.A if trained.A.dim() == 3 else trained.A[..., None]
+    return replace(trained, A=torch.where(trained.mask, A, 0.0).detach())
 
 
-def grpo(rollout: Rollout) -> Rollout:
-    """Group relative policy optimization (GRPO). arXiv 2402.03300, section 4.1.2.
+def grpo(rollout: Rollout) -> Tensor:
+    """Compare a response with the mean of its group.
+    GRPO (group relative policy optimization). arXiv 2402.03300, section 4.1.2.
 
-        A_{i,t} = (r_i - mu) / (sigma + eps)
+        A_i = (r_i - mu) / (sigma + eps)
 
     The group's mean mu serves as the baseline, so no second network has to predict the reward.
     Because mu contains r_i, it is not quite a baseline, but this only scales r_i - mu by (G-1)/G
     (see rloo). Dividing by sigma makes groups with a small sigma count more. With four correct
     responses of eight, A is +1 or -1, and with one it is +2.65 or -0.38.
     """
-    return on_tokens(rollout, standardise(rollout.rewards))
+    return standardise(rollout.rewards)
 
 
-def dr_grpo(rollout: Rollout) -> Rollout:
-    """GRPO done right (Dr. GRPO). arXiv 2503.20783.
+def dr_grpo(rollout: Rollout) -> Tensor:
+    """Do not divide by the deviation.
+    Dr. GRPO (GRPO done right). arXiv 2503.20783.
 
-        A_{i,t} = r_i - mu
+        A_i = r_i - mu
 
     Two divisions of GRPO change its objective, and this variant makes neither. It does not divide
     by sigma, and its loss divides by a constant (table LOSS) and not by the number of tokens. In
     the paper Qwen2.5-1.5B is about as accurate as with GRPO, with shorter incorrect responses.
     """
-    return on_tokens(rollout, centre(rollout.rewards))
+    return centre(rollout.rewards)
 
 
-def rloo(rollout: Rollout) -> Rollout:
-    """REINFORCE leave-one-out (RLOO). arXiv 2402.14740.
+def rloo(rollout: Rollout) -> Tensor:
+    """Compare a response with the mean of the others.
+    RLOO (REINFORCE leave-one-out). arXiv 2402.14740.
 
-        A_{i,t} = r_i - (sum_{j != i} r_j) / (G - 1)  =  G / (G - 1) (r_i - mu)
+        A_i = r_i - (sum_{j != i} r_j) / (G - 1)  =  G / (G - 1) (r_i - mu)
 
-    The baseline of response i is the mean reward of the other responses to the prompt. Unlike the
-    mean mu of `grpo`, it does not depend on y_i, so it is a true baseline. We take only this
-    baseline from the paper; the loss is that of GRPO. A group of one response gets 0.
+    Unlike the mean mu of `grpo`, the mean of the other rewards does not depend on y_i, so it is a
+    true baseline. We take only this baseline from the paper; the loss is that of GRPO. A group of
+    one response gets 0.
     """
     G = rollout.rewards.size(1)
-    return on_tokens(rollout, G / max(G - 1, 1) * centre(rollout.rewards))
+    return G / max(G - 1, 1) * centre(rollout.rewards)
 
 
-def maxrl(rollout: Rollout) -> Rollout:
-    """Maximum likelihood reinforcement learning (MaxRL). arXiv 2602.02710.
+def maxrl(rollout: Rollout) -> Tensor:
+    """Divide by the mean, so that rare successes count most.
+    MaxRL (maximum likelihood reinforcement learning). arXiv 2602.02710.
 
-        A_{i,t} = (r_i - mu) / mu,   or 0 if mu = 0
+        A_i = (r_i - mu) / mu,   or 0 if mu = 0
 
-    Prompts that are rarely solved count most: with one correct response of eight, the advantages
-    are +7 and -1, and with four they are +1 and -1, as under grpo. Dividing by mu changes the
-    objective. Let p be the probability of a correct response, and pass@k = 1 - (1-p)^k that of at
-    least one among k. If the loss divides by a constant, the expected gradient is exactly that of
+    With one correct response of eight, the advantages are +7 and -1, and with four they are +1 and
+    -1, as under grpo. Dividing by mu changes the objective. Let p be the probability of a correct
+    response, and pass@k = 1 - (1-p)^k that of at least one among k. If the loss divides by a
+    constant, the expected gradient is exactly that of
 
         sum_{k = 1}^{G - 1} pass@k / k
 
@@ -118,48 +131,50 @@ def maxrl(rollout: Rollout) -> Rollout:
     and so on.
     """
     mu = rollout.rewards.mean(1, keepdim=True)
-    return on_tokens(rollout, (centre(rollout.rewards) / mu).masked_fill(mu == 0, 0.0))
+    return (centre(rollout.rewards) / mu).masked_fill(mu == 0, 0.0)
 
 
-def pos_only(rollout: Rollout) -> Rollout:
-    """Positive advantages only. arXiv 2505.18830, section 3.
+def pos_only(rollout: Rollout) -> Tensor:
+    """Push correct responses up and ignore the others.
+    arXiv 2505.18830, section 3.
 
-        A_{i,t} = max(A_i, 0),   A_i as in grpo
+        A_i = max(A_i of grpo, 0)
 
-    The model imitates correct responses and ignores incorrect ones. In the paper the average
-    accuracy of Qwen2.5-Math-1.5B on five benchmarks is 39.84 %, and 41.14 % with GRPO (one run of
-    each, greedy decoding).
+    In the paper the average accuracy of Qwen2.5-Math-1.5B on five benchmarks is 39.84 %, and
+    41.14 % with GRPO (one run of each, greedy decoding).
     """
-    return on_tokens(rollout, standardise(rollout.rewards).clamp(min=0.0))
+    return standardise(rollout.rewards).clamp(min=0.0)
 
 
-def reinforce(rollout: Rollout) -> Rollout:
-    """REINFORCE without a baseline. Williams 1992; Sutton and Barto, section 13.3.
+def reinforce(rollout: Rollout) -> Tensor:
+    """Use the reward itself, without a comparison.
+    REINFORCE. Williams 1992; Sutton and Barto, section 13.3.
 
-        A_{i,t} = r_i
+        A_i = r_i
 
-    Correct responses are pushed up, and nothing is pushed down. All-pass groups get 1, so they are
-    pushed up as well. The loss divides by a constant (table LOSS), because the number of tokens
-    depends on the responses. So the expected gradient has the direction of the gradient of J.
+    Nothing is pushed down. All-pass groups get 1, so they are pushed up as well. The loss divides
+    by a constant (table LOSS), because the number of tokens depends on the responses. So the
+    expected gradient has the direction of the gradient of J.
     """
-    return on_tokens(rollout, rollout.rewards)
+    return rollout.rewards
 
 
-def half(rollout: Rollout) -> Rollout:
-    """Negative advantages are halved. This variant lies between grpo and pos_only.
+def half(rollout: Rollout) -> Tensor:
+    """Push incorrect responses down half as hard.
+    A special case of arXiv 2512.21625, which weighs correct and incorrect responses differently.
 
-        A_{i,t} = A_i if A_i > 0, else A_i / 2;   A_i as in grpo
+        A_i = A_i of grpo, but half of it if it is negative
 
-    A special case of arXiv 2512.21625, which multiplies the advantages of correct and of incorrect
-    responses by a weight each; only the ratio of the two weights matters. This is the simplest way
-    to push down less, so it is the control for nthr, which spares only chosen tokens.
+    This is the simplest way to push down less, so it is the control for nthr, which spares only
+    chosen tokens. Only the ratio of the paper's two weights matters.
     """
     A = standardise(rollout.rewards)
-    return on_tokens(rollout, torch.where(A < 0, A / 2, A))
+    return torch.where(A < 0, A / 2, A)
 
 
 class Critic:
-    """A second network, the critic, judges every token (experiment 1).
+    """Let a second network learn which tokens predict a correct response.
+    Experiment 1.
 
         A_{i,t} = A_i + b_phi(y_{i,t}),   A_i as in grpo
 
@@ -177,12 +192,12 @@ class Critic:
         self.network = network
         self.optimizer = torch.optim.Adam(network.parameters(), lr)
 
-    def __call__(self, rollout: Rollout) -> Rollout:
+    def __call__(self, rollout: Rollout) -> Tensor:
         """Judges the tokens. Then the critic makes one optimiser step."""
         bias = token_bias(self.network, rollout)  # (P, G, T)
         A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
         descend(self.optimizer, critic_loss(bias, A, rollout.mask))
-        return on_tokens(rollout, A + bias)
+        return A + bias
 
 
 def critic_loss(bias: Tensor, A: Tensor, mask: Tensor) -> Tensor:
@@ -197,26 +212,28 @@ def critic_loss(bias: Tensor, A: Tensor, mask: Tensor) -> Tensor:
     return -(A * bias).masked_fill(~mask, 0.0).sum(-1).mean()
 
 
-def compensation(rollout: Rollout) -> Rollout:
-    """Improbable tokens of correct responses count more (experiment 2).
+def compensation(rollout: Rollout) -> Tensor:
+    """In correct responses, push improbable tokens up to twice as hard.
+    Experiment 2.
 
         A_{i,t} = A_i (2 - pi_t / pi_max) if A_i > 0, else A_i;   A_i as in grpo
 
     pi_t is the probability with which y_{i,t} was sampled, and pi_max is the largest pi_t of the
-    response, so the factor is between 1 and 2. The idea is to learn more from a correct response
-    that the policy seldom writes. With language models, training diverged early and was worse: the
-    factor acts like an aggressive importance weight.
+    response. The idea is to learn more from a correct response that the policy seldom writes. With
+    language models, training diverged early and was worse: the factor acts like an aggressive
+    importance weight.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     logp = rollout.logprobs.masked_fill(~rollout.mask, -torch.inf)
     peak = logp.amax(-1, keepdim=True)  # log pi_max; a quotient of probabilities could be 0 / 0
-    return on_tokens(rollout, torch.where(A > 0, A * (2 - (logp - peak).exp()), A))
+    return torch.where(A > 0, A * (2 - (logp - peak).exp()), A)
 
 
-def culling(rollout: Rollout) -> Rollout:
-    """Solved prompts leave the training set (experiment 3).
+def culling(rollout: Rollout) -> Tensor:
+    """Stop drawing problems that are solved.
+    Experiment 3.
 
-        A_{i,t} = A_i as in grpo;   `solved` lists the problems that will not be drawn again
+        A_i as in grpo;   the loop drops solved problems (--cull; table LOSS)
 
     The idea is to spend no more samples on problems that the model can solve. A problem is solved
     if all its responses in the rollout are correct. (It may be drawn twice.) A training step still
@@ -224,14 +241,14 @@ def culling(rollout: Rollout) -> Rollout:
     even if it is sampled a little more often. ScaleRL (arXiv 2510.13786) does nearly the same with
     a model of 8B, and there it helps: prompts with a pass rate of 0.9 or more leave.
     """
-    failed = {p for p, r in zip(rollout.problems, rollout.rewards) if r.min() < 1}
-    return replace(grpo(rollout), solved=set(rollout.problems) - failed)
+    return grpo(rollout)
 
 
-def negative(rollout: Rollout, c: float = 1.0) -> Rollout:
-    """All-fail groups are pushed down (experiment 4).
+def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
+    """Push all-fail groups down.
+    Experiment 4.
 
-        A_{i,t} = -c in an all-fail group, else A_i as in grpo
+        A_i = -c in an all-fail group, else as in grpo
 
     Under grpo an all-fail group contributes no gradient. The idea is to push its responses down, so
     that probability moves to answers that have not been tried yet. We choose c = 1, because an
@@ -239,47 +256,48 @@ def negative(rollout: Rollout, c: float = 1.0) -> Rollout:
     gain was small and inconclusive.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
-    return on_tokens(rollout, standardise(rollout.rewards).masked_fill(all_fail, -c))
+    return standardise(rollout.rewards).masked_fill(all_fail, -c)
 
 
-def ngrpo(rollout: Rollout) -> Rollout:
-    """Negative-enhanced GRPO (NGRPO). arXiv 2509.18851, Eq. 5 and 6.
+def ngrpo(rollout: Rollout) -> Tensor:
+    """Imagine one more response that is correct.
+    NGRPO (negative-enhanced GRPO). arXiv 2509.18851, Eq. 5 and 6.
 
-        A_{i,t} = (r_i - mu') / (sigma' + eps),   mu' and sigma' of r_1, .., r_G and a reward of 1
+        A_i = (r_i - mu') / (sigma' + eps),   mu' and sigma' of r_1, .., r_G and a reward of 1
 
-    A virtual correct response joins every group, but gets no advantage itself. So each response of
-    an all-fail group gets -1/sqrt(G), and mixed groups move down: with one correct response of
-    eight, the advantages are +1.871 and -0.535. (In sigma' we divide by G + 1, as the printed
-    equation does. The authors' code divides by G, which gives +1.764 and -0.504.) The clip range
-    reaches 0.16 below 1 and 0.24 above it, so a push down ends earlier than a push up (section 4.2;
-    table LOSS). In the paper NGRPO is better than GRPO with Qwen2.5-Math-7B, measured by the area
-    under the pass@k curve for k from 1 to 256.
+    The imagined response gets no advantage itself. Each response of an all-fail group gets
+    -1/sqrt(G), and mixed groups move down: with one correct response of eight, the advantages are
+    +1.871 and -0.535. (In sigma' we divide by G + 1, as the printed equation does. The authors'
+    code divides by G, which gives +1.764 and -0.504.) The clip range reaches 0.16 below 1 and 0.24
+    above it, so a push down ends earlier than a push up (section 4.2; table LOSS). In the paper
+    NGRPO is better than GRPO with Qwen2.5-Math-7B, by the area under pass@k for k up to 256.
     """
     with_virtual = torch.cat([rollout.rewards, torch.ones_like(rollout.rewards[:, :1])], dim=1)
-    return on_tokens(rollout, standardise(with_virtual)[:, :-1])
+    return standardise(with_virtual)[:, :-1]
 
 
-def likelihood(rollout: Rollout) -> Rollout:
-    """All-fail groups are rewarded by the true answer's likelihood (experiment 5).
+def likelihood(rollout: Rollout) -> Tensor:
+    """In all-fail groups, reward reasoning that makes the true answer likely.
+    Experiment 5.
 
-        A_{i,t} as in grpo, but in an all-fail group r_i is replaced by
-        L_i = pi(#, true answer, end | x, reasoning of response i)
+        A_i as in grpo, but in an all-fail group r_i is replaced by answer_likelihood:
+        pi(#, true answer, end | x, reasoning of response i)
 
-    No response of an all-fail group is correct, but some may reason better than others. The idea is
-    that reasoning is good if it makes the true answer likely (answer_likelihood). The update still
-    trains the sampled tokens, with their incorrect answers. Dividing by sigma makes small
-    differences of L large. With language models, accuracy fell. The explanation was that arbitrary
+    No response of an all-fail group is correct, but some may reason better than others. The update
+    still trains the sampled tokens, with their incorrect answers. Dividing by sigma makes small
+    differences large. With language models, accuracy fell. The explanation was that arbitrary
     reasoning is joined to the right answer.
     """
     all_fail = (rollout.rewards == 0).all(1)  # (P,)
     rewards = rollout.rewards.clone()
     if all_fail.any():  # only these groups are read
-        rewards[all_fail] = answer_likelihood(only(rollout, all_fail)).to(rewards.dtype)
-    return on_tokens(rollout, standardise(rewards))
+        rewards[all_fail] = answer_likelihood(select_groups(rollout, all_fail)).to(rewards.dtype)
+    return standardise(rewards)
 
 
 def verifree(rollout: Rollout) -> Rollout:
-    """The true answer is trained in place of a sampled one (VeriFree). arXiv 2505.21493.
+    """Put the true answer in place of the sampled one, and judge the reasoning by it.
+    VeriFree. arXiv 2505.21493, which does not divide.
 
     Let z be the reasoning, # the marker and `a` the true answer. The reward is 1 if and only if `a`
     and the end follow z#, so the policy itself can compute the expected reward after z#, and a
@@ -297,11 +315,9 @@ def verifree(rollout: Rollout) -> Rollout:
     the expected gradient, and there is none. L_i is taken at the sampling temperature, and it is 0
     if response i has no marker. A group of one has no others: 0 on z#. Rewards are not used, so
     all-fail and all-pass groups are trained as well. mu is the group's mean of L, and sd =
-    sqrt(mu (1 - mu)) is what sigma would be for rewards of 0 and 1 with the mean mu. (The paper
-    does not divide.) A group gets 0 if all its L are 0, or if mu > 0.999, because sd is then near 0
-    or NaN. Our J ignores that responses have a limited length. In the paper, the average accuracy
-    on two large benchmarks is 0.5 to 1.3 points higher than with a model as verifier for Qwen3-4B
-    and 8B, and level for 1.7B.
+    sqrt(mu (1 - mu)) is what sigma would be for rewards of 0 and 1 with the mean mu. A group gets 0
+    if all its L are 0, or if mu > 0.999, because sd is then near 0 or NaN. Our J ignores that
+    responses have a limited length.
     """
     trained = answered(rollout)
     given = trained.given  # (P, G, T'), True on a and its end
@@ -309,13 +325,14 @@ def verifree(rollout: Rollout) -> Rollout:
     G = L.size(1)
     mu = L.mean(1, keepdim=True)
     sd = (mu * (1 - mu)).sqrt()
-    above_others = G / max(G - 1, 1) * centre(L)  # L_i - mean of the other L_j, as in rloo
+    above_others = G / max(G - 1, 1) * centre(L)  # L_i - mean of the other L_j
     A = torch.where(given, L[..., None], above_others[..., None]) / (sd[..., None] + 1e-6)
-    return on_tokens(trained, A.masked_fill(mu[..., None] > 0.999, 0.0))
+    return replace(trained, A=A.masked_fill(mu[..., None] > 0.999, 0.0))
 
 
-def forking(rollout: Rollout) -> Rollout:
-    """Only tokens at which the policy was least sure are trained. arXiv 2506.01939, Eq. 6.
+def forking(rollout: Rollout) -> Tensor:
+    """Train only the tokens at which the policy was least sure.
+    arXiv 2506.01939, Eq. 6.
 
         H_{i,t} = - sum_v pi(v | x, y_{i,<t}) ln pi(v | x, y_{i,<t})
         A_{i,t} = A_i if H_{i,t} >= the 80 % quantile of H over the batch, else 0;   A_i as in grpo
@@ -332,28 +349,30 @@ def forking(rollout: Rollout) -> Rollout:
     H = torch.special.entr(rollout.probs).sum(-1)  # (P, G, T)
     H = H.masked_fill(~counted, torch.nan)  # nanquantile leaves the others out
     threshold = H.nanquantile(0.8)  # NaN if no group has an advantage
-    return on_tokens(rollout, torch.where(H >= threshold, A, 0.0))
+    return torch.where(H >= threshold, A, 0.0)
 
 
-def gspo(rollout: Rollout) -> Rollout:
-    """Group sequence policy optimization (GSPO): one ratio per response. arXiv 2507.18071.
+def gspo(rollout: Rollout) -> Tensor:
+    """Give all tokens of a response one ratio, the geometric mean of theirs.
+    GSPO (group sequence policy optimization). arXiv 2507.18071, Eq. 5 to 7.
 
-        A_{i,t} = A_i as in grpo;   the loss has loss_type "gspo" (policy_loss; table LOSS)
+        A_i as in grpo;   the loss has loss_type "gspo" (policy_loss; table LOSS)
 
-    A response has one reward, so the paper gives it one ratio: the geometric mean of the ratios of
-    its tokens. A response whose ratio leaves the clip range loses the gradient of all its tokens at
-    once. This ratio hardly moves in a long response, so the paper's range is narrow, from 0.0003
-    below 1 to 0.0004 above. Our responses are short, and our range is a hundred times as wide. The
-    loss averages over each response first. The paper reports more stable training and a higher
-    accuracy than GRPO for the same computation (Qwen3-30B-A3B).
+    A response has one reward, so the paper gives it one ratio. A response whose ratio leaves the
+    clip range loses the gradient of all its tokens at once. This ratio hardly moves in a long
+    response, so the paper's range is narrow, from 0.0003 below 1 to 0.0004 above. Our responses are
+    short, and our range is a hundred times as wide. The loss averages over each response first. The
+    paper reports more stable training and a higher accuracy than GRPO for the same computation
+    (Qwen3-30B-A3B).
     """
     return grpo(rollout)
 
 
-def cispo(rollout: Rollout) -> Rollout:
-    """Clipped importance sampling policy optimization (CISPO). arXiv 2506.13585, Eq. 4.
+def cispo(rollout: Rollout) -> Tensor:
+    """Limit the ratio, but keep the gradient of every token.
+    CISPO (clipped importance sampling policy optimization). arXiv 2506.13585, Eq. 4 and 5.
 
-        A_{i,t} = A_i as in grpo;   the loss has loss_type "cispo" (policy_loss; table LOSS)
+        A_i as in grpo;   the loss has loss_type "cispo" (policy_loss; table LOSS)
 
     Under grpo a token has no gradient any more once its ratio has gone far enough. CISPO keeps the
     gradient of every token and only cuts the ratio that it is multiplied by, here at 5, as in TRL's
@@ -361,6 +380,33 @@ def cispo(rollout: Rollout) -> Rollout:
     paper CISPO needs half as many steps as DAPO for the same accuracy (Qwen2.5-32B, AIME 2024).
     """
     return grpo(rollout)
+
+
+def process(rollout: Rollout) -> Tensor:
+    """Reward each step that is correct, not only the answer.
+    Process supervision. arXiv 2402.03300, section 4.1.3.
+
+        R_{i,k} = 1 if response i agrees with the solution up to the end of its step k, else 0
+        A_{i,t} = sum of (R_{i,k} - mu) / (sigma + eps) over the steps k that end at t or later
+
+    A step ends with its comma, the reasoning with its marker #, and the answer with the end token.
+    mu and sigma are the mean and the population standard deviation of R over all steps of all
+    responses of the group. So all groups are trained except those whose steps are all correct or
+    all incorrect. In the paper a trained model judges the steps; here they are compared with the
+    solution, which no other variant may read.
+    """
+    device = rollout.mask.device
+    separators = torch.tensor([COMMA_ID, MARKER_ID, EOS_ID], device=device)
+    ends = torch.isin(rollout.tokens, separators) & rollout.mask  # (P, G, T)
+    T = ends.size(2)
+    solutions, _ = encode([p.solution + EOS for p in rollout.problems], device)  # (P, L)
+    agrees = rollout.tokens == pad(solutions, (0, T))[:, None, :T]
+    R = agrees.cumprod(-1).to(rollout.rewards.dtype)  # 1 until the first difference
+    steps = ends.sum((1, 2), keepdim=True).clamp(min=1)
+    mu = (R * ends).sum((1, 2), keepdim=True) / steps  # (P, 1, 1)
+    deviation = (R - mu) * ends  # 0 where no step ends
+    sigma = ((deviation**2).sum((1, 2), keepdim=True) / steps).sqrt()
+    return (deviation / (sigma + 1e-6)).flip(-1).cumsum(-1).flip(-1)  # the sum over later ends
 
 
 def nthr_scores(rollout: Rollout) -> Tensor:
@@ -395,8 +441,9 @@ def nthr_scores(rollout: Rollout) -> Tensor:
     return (torch.einsum("pgtv,pvd->pgtd", g, M) * h).sum(-1).detach()  # (P, G, T); 0 on padding
 
 
-def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
-    """Negative token hidden reward (NTHR). arXiv 2505.18830, section 5, Algorithm 1.
+def nthr(rollout: Rollout, eta: float | None = None) -> Tensor:
+    """Push a token down less if that would also push correct responses down.
+    NTHR (negative token hidden reward). arXiv 2505.18830, section 5, Algorithm 1.
 
     GRPO pushes down every token of an incorrect response, even its correct reasoning steps. This
     can make correct responses with the same steps less likely (lazy likelihood displacement). NTHR
@@ -409,11 +456,9 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
         eta      = 2 |p - 1/2| by default, p the share correct   section 7.3
         A_{j,k'} = eta A_j if selected, else A_j;   A_j as in grpo
 
-    Because tau is a minimum, a token is selected if it moves the correct responses more than an
-    average token of one of them does. Selected tokens get 0 in a group that is half correct, and
-    keep most of the push in one that is nearly all-fail or all-pass. For example let V = 3, D = 1,
-    every h = 1, and pi = (.2, .4, .4) at the first token of both responses and (.1, .3, .6) at the
-    second:
+    Selected tokens get 0 in a group that is half correct, and keep most of the push in one that is
+    nearly all-fail or all-pass. For example let V = 3, D = 1, every h = 1, and pi = (.2, .4, .4) at
+    the first token of both responses and (.1, .3, .6) at the second:
 
         correct response 0 2:     s = 0.84,  0.14     sbar = 0.49, so tau = 0.49
         incorrect response 0 1:   s = 0.84, -0.56     the first token is selected
@@ -431,11 +476,11 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Rollout:
     p = correct.to(s.dtype).mean(1)[:, None, None]
     eta = 2 * (p - 0.5).abs() if eta is None else eta
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
-    return on_tokens(rollout, torch.where(selected, eta * A, A))
+    return torch.where(selected, eta * A, A)
 
 
 # ---- Forward passes that only some variants need
-def only(rollout: Rollout, chosen: Tensor) -> Rollout:
+def select_groups(rollout: Rollout, chosen: Tensor) -> Rollout:
     """The rollout with only some of its groups: those where chosen (P,) is True."""
     tensors = {name: x[chosen] for name, x in vars(rollout).items() if isinstance(x, Tensor)}
     lists = {name: [*compress(vars(rollout)[name], chosen)] for name in ("problems", "texts")}
@@ -459,14 +504,14 @@ def written(rollout: Rollout, texts: list[str], temperature: float) -> Rollout:
     return replace(new, logprobs=logprobs)
 
 
-def as_sampled(rollout: Rollout) -> list[str]:
+def decode_responses(rollout: Rollout) -> list[str]:
     """The P*G responses as texts. Each ends with EOS, unless it was cut off before."""
     rows = zip(rollout.tokens.flatten(0, 1), rollout.mask.flatten(0, 1))
     return [TOKENIZER.decode(y[sampled].tolist()) for y, sampled in rows]
 
 
 def answer_likelihood(rollout: Rollout) -> Tensor:
-    """L_i = pi(#, true answer, end | x, reasoning of response i), (P, G), at temperature 1.
+    """pi(#, true answer, end | x, reasoning of response i), (P, G), at temperature 1.
 
     This is a product of one probability for each of these tokens. The reasoning is the text before
     the first marker #, or the whole response if it has no marker. In the example $ is the end, _ is
@@ -494,7 +539,7 @@ def answered(rollout: Rollout) -> Rollout:
         given     0 0 0 0 0 0 0 0 0 1 1 1 1 1        0 0 0 0 0 0 0 0 0 0 0 0 0 0
     """
     endings = [p.answer + EOS for p, group in zip(rollout.problems, rollout.texts) for _ in group]
-    pairs = zip(as_sampled(rollout), endings)
+    pairs = zip(decode_responses(rollout), endings)
     texts = [y.split(MARKER)[0] + MARKER + end if MARKER in y else y for y, end in pairs]
     trained = written(rollout, texts, rollout.temperature)
     markers = trained.tokens == MARKER_ID
@@ -509,14 +554,16 @@ def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
 
 
 # ---- The tables
-# Each name -> a function that returns a Rollout with A, or a class. A run makes one instance of a
-# class and calls that like a function.
+# Each name -> a function that returns advantages, or a class. A run makes one instance of a class
+# and calls that like a function.
 ALL = [grpo, dr_grpo, rloo, maxrl, pos_only, reinforce, half, Critic, compensation]
-ALL += [culling, negative, ngrpo, likelihood, verifree, forking, nthr, gspo, cispo]
+ALL += [culling, negative, ngrpo, likelihood, verifree, forking, process, nthr, gspo, cispo]
 VARIANTS = {variant.__name__.lower(): variant for variant in ALL}
 
-# Settings of grpo.update that belong to a variant, unless the command line gives others.
+# What a variant changes besides A, unless the command line says otherwise: the loop's --cull, and
+# settings of grpo.update.
 LOSS = {"ngrpo": {"clip_low": 0.16, "clip_high": 0.24}}
 LOSS |= {name: {"aggregate": "constant"} for name in ("dr_grpo", "reinforce")}
+LOSS["culling"] = {"cull": True}
 LOSS["gspo"] = {"loss_type": "gspo", "aggregate": "response", "clip_low": 0.03, "clip_high": 0.04}
 LOSS["cispo"] = {"loss_type": "cispo", "clip_low": 1.0, "clip_high": 4.0}  # 1.0: no lower limit

@@ -61,14 +61,15 @@ We depart from the original, arXiv 2402.03300, in six ways:
   optimiser step). The original averages over each response first (`aggregate="response"`).
 - There is no KL term unless `kl` > 0. It keeps the policy near the base model, which helps if the
   reward is a learned model. Our reward is exact.
-- The clip range may differ below and above, because the variant `ngrpo` needs this.
+- The clip range may differ below and above, as the variants `ngrpo`, `gspo` and `cispo` need it.
 - A rollout gives four optimiser steps, not one: with one, the ratio is always 1.
 - Without a KL term, groups whose advantages are all 0 are not read: they have no gradient. If no
   group is left, we make no optimiser step: Adam's momentum would move the weights even then.
 - A gradient longer than `max_grad_norm`, 0.01, is scaled down to it. Nearly all are longer, so
-  variants differ only by direction, and a factor that all advantages share is lost: `dr_grpo` and
-  `rloo` are one algorithm here. The usual limit, 1, cuts many gradients of `grpo` and none of
-  `dr_grpo`, so the limit would be compared as well (studies/more-results.md).
+  variants differ only by direction. So `dr_grpo` and `rloo` are one algorithm here: they differ by
+  a constant factor, which Adam removes at any limit, and by their denominators, which this limit
+  removes. The usual limit, 1, cuts many gradients of `grpo` and none of `dr_grpo`, so the limit
+  would be compared as well (studies/more-results.md).
 """
 
 from dataclasses import dataclass, field
@@ -99,9 +100,8 @@ class Rollout:
     problems: list[Problem] = field(default_factory=list)  # P of them
     texts: list[list[str]] = field(default_factory=list)  # P lists of G responses, without EOS
     model: GPT | None = None  # the one that sampled the responses
-    A: Tensor | None = None  # (P, G, T), advantages, which a variant fills in
+    A: Tensor | None = None  # (P, G, T), advantages, which with_advantages fills in
     given: Tensor | None = None  # (P, G, T) bool, True on tokens that were not sampled (verifree)
-    solved: set[Problem] = field(default_factory=set)  # problems that are not drawn again (culling)
     reference_logprobs: Tensor | None = None  # (P, G, T), of the base model, for the KL term
 
 
@@ -132,14 +132,15 @@ def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=Non
         raise ValueError("the prompts of a batch need one length: pad them with spaces")
     prompts, _ = encode([p.prompt for p in problems], next(model.parameters()).device)
     T = max_new_tokens or len(task.longest.solution) + 1
-    tokens, probs, h = generate(model, prompts, G, T, EOS_ID, temperature, generator)
+    tokens, probs, hidden = generate(model, prompts, G, T, EOS_ID, temperature, generator)
     ends = tokens == EOS_ID
     mask = ends.cumsum(-1) - ends.int() == 0
     logprobs = probs.gather(-1, tokens[..., None])[..., 0].log().masked_fill(~mask, 0.0)
     texts = [[y.split(EOS)[0] for y in TOKENIZER.decode_batch(rows)] for rows in tokens.tolist()]
     rewards = judge(task.reward, problems, texts).to(prompts.device) * ends.any(-1)  # cut off: 0
     about = {"prompts": prompts, "problems": problems, "texts": texts, "model": model}
-    return Rollout(tokens, mask, rewards, logprobs, probs, h, temperature or 1.0, T, **about)
+    about |= {"temperature": temperature or 1.0, "max_length": T}
+    return Rollout(tokens, mask, rewards, logprobs, probs, hidden, **about)
 
 
 def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:
@@ -159,7 +160,7 @@ def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None
     """How much each token counts in the loss: 1 / (B * length), (P, G, T); 0 outside the mask.
 
     B is the number of responses, and `aggregate` chooses the length to divide by:
-        "token"     their mean length, as in DAPO: all tokens of the rollout count alike
+        "token"     their mean length, as in DAPO's code: all tokens of the rollout count alike
         "response"  the length of the response, as in the original: all responses count alike
         "constant"  max_length, as in Dr. GRPO (arXiv 2503.20783)
     """
@@ -170,21 +171,8 @@ def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None
     return mask / (lengths.numel() * length[aggregate])
 
 
-def ratios(logprobs, old_logprobs, mask, clip_low=0.2, clip_high=0.2, loss_type="grpo"):
-    """ratio_{i,t} and clipped_{i,t} of policy_loss, (P, G, T) each.
-
-    ln ratio is limited to -20 .. 20. On padding, where mask is False, the first two inputs are 0.
-    """
-    d = logprobs - old_logprobs  # ln of each token's own ratio
-    if loss_type == "gspo":
-        mean = d.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
-        d = mean.detach() + (d - d.detach())  # the mean's value, the token's own gradient
-    ratio = d.clamp(-20, 20).exp()
-    return ratio, ratio.clamp(None if loss_type == "cispo" else 1 - clip_low, 1 + clip_high)
-
-
 def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2, loss_type="grpo"):
-    """The clipped loss, a scalar; all inputs (P, G, T). arXiv 2402.03300, Eq. 3; 2505.18830, Eq. 1.
+    """The clipped loss and where it clipped. arXiv 2402.03300, Eq. 3; 2505.18830, Eq. 1.
 
         ratio_{i,t}   = exp(ln pi_theta(y_{i,t}) - ln pi_old(y_{i,t}))        one per token
         clipped_{i,t} = ratio_{i,t}, but at least 1 - clip_low and at most 1 + clip_high
@@ -193,6 +181,9 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2,
     The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
     1 + clip_high, and a token with A < 0 is pushed down until its ratio is 1 - clip_low. weights
     come from token_weights. Where a weight is 0, the other inputs may hold anything, NaN included.
+    All inputs are (P, G, T). Returns the loss, a scalar, and `cut`, a bool (P, G, T): True on the
+    tokens whose gradient the clip stopped (in cispo: cut). We limit ln ratio to -20 .. 20.
+
     At ratio 1 the gradient is that of the weighted sum of -A ln pi_theta. The loss itself is then
     minus the weighted sum of A: often about 0, and without meaning (course/questions.md).
 
@@ -205,13 +196,21 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2,
     """
     # We mask before exp, because a NaN in the padding would otherwise reach the gradient.
     padding = weights == 0
-    logprobs = logprobs.masked_fill(padding, 0.0)
-    old_logprobs = old_logprobs.masked_fill(padding, 0.0)
-    A = A.masked_fill(padding, 0.0)
-    ratio, clipped = ratios(logprobs, old_logprobs, ~padding, clip_low, clip_high, loss_type)
+    given = (logprobs, old_logprobs, A)
+    logprobs, old_logprobs, A = (x.masked_fill(padding, 0.0) for x in given)
+    d = logprobs - old_logprobs  # ln of each token's own ratio
+    if loss_type == "gspo":
+        mean = d.sum(-1, keepdim=True) / (~padding).sum(-1, keepdim=True).clamp(min=1)
+        # d - d.detach() is 0, so this has the value of the mean. But only d has a gradient here, so
+        # each token keeps its own.
+        d = mean.detach() + (d - d.detach())
+    ratio = d.clamp(-20, 20).exp()
     if loss_type == "cispo":
-        return -(weights * clipped.detach() * A * logprobs).sum()
-    return -(weights * torch.min(ratio * A, clipped * A)).sum()
+        weight = ratio.detach().clamp(max=1 + clip_high)
+        return -(weights * weight * A * logprobs).sum(), weight < ratio
+    free = ratio * A
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * A
+    return -(weights * torch.min(free, clipped)).sum(), clipped < free
 
 
 def k3(d: Tensor) -> Tensor:
@@ -237,13 +236,13 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.
 
 
 def update(
-    model, optimizer, rollout, minibatches=4, aggregate="token", kl=0, max_grad_norm=0.01, **clip
+    model, optimizer, rollout, minibatches=4, aggregate="token", kl=0, max_grad_norm=0.01, **how
 ) -> dict[str, float]:
     """One pass over the rollout, with one optimiser step for each mini-batch of whole groups.
 
-    rollout: with A, as a variant returns it. Only groups that have a gradient are read. They are
-    split in order and as evenly as possible (tensor_split) into `minibatches` parts, and empty
-    parts are skipped. clip: clip_low, clip_high and loss_type of policy_loss. The token weights are
+    rollout: with A, as with_advantages returns it. Only groups that have a gradient are read. They
+    are split in order and as evenly as possible (tensor_split) into `minibatches` parts, and empty
+    parts are skipped. how: clip_low, clip_high and loss_type of policy_loss. The token weights are
     those of the whole rollout, so for a fixed model the losses of the mini-batches add up to its
     loss.
 
@@ -259,31 +258,28 @@ def update(
 
     Returns numbers that were measured before each optimiser step. They are 0 if there was none.
         loss           with the KL term, summed over the mini-batches
-        clip_fraction  the share of tokens whose gradient the clip stopped, or cut (cispo)
+        clip_fraction  the share of tokens whose gradient the clip stopped, or cut (policy_loss)
         approx_kl      KL(pi_old || pi_theta): the mean of k3 over tokens, with p = pi_old
         grad_norm      before it is scaled down, the mean over optimiser steps
     clip_fraction and approx_kl use the token weights, scaled to add up to 1 over the groups that
     were read. As in the KL term, tokens that were not sampled (rollout.given) have weight 0.
     """
     A = rollout.A.masked_fill(~rollout.mask, 0.0)
+    old = rollout.logprobs.masked_fill(~rollout.mask, 0.0)
     weights = token_weights(rollout.mask, aggregate, rollout.max_length)
     sampled = weights if rollout.given is None else weights.masked_fill(rollout.given, 0.0)
     groups = ((A != 0).any(2).any(1) | (kl > 0)).nonzero()[:, 0]
     parts = groups.tensor_split(min(minibatches, len(groups))) if len(groups) else ()
     sums = torch.zeros(4, device=A.device)
     for part in parts:
-        old = rollout.logprobs[part].masked_fill(~rollout.mask[part], 0.0)
         logprobs = response_logprobs(model, rollout, part)  # 5 read
-        loss = policy_loss(logprobs, old, A[part], weights[part], **clip)  # 6 loss
+        loss, cut = policy_loss(logprobs, old[part], A[part], weights[part], **how)  # 6 loss
         if kl > 0:
             reference = rollout.reference_logprobs[part].masked_fill(~rollout.mask[part], 0.0)
             loss = loss + kl * (sampled[part] * k3(reference - logprobs)).sum()
         grad_norm = descend(optimizer, loss, max_grad_norm)  # 7 step
-        w = sampled[part] / sampled[groups].sum()
-        ratio, clipped = ratios(logprobs, old, rollout.mask[part], **clip)
-        cut = clipped < ratio  # under cispo
-        stopped = clipped * A[part] < ratio * A[part]  # the min is constant: no gradient
-        clip_fraction = (w * (cut if clip.get("loss_type") == "cispo" else stopped)).sum()
-        approx_kl = (w * k3(logprobs - old)).sum()
+        share = sampled[part] / sampled[groups].sum()  # of each token in the next two means
+        clip_fraction = (share * cut).sum()
+        approx_kl = (share * k3(logprobs - old[part])).sum()
         sums += torch.stack([loss, clip_fraction, approx_kl, grad_norm / len(parts)]).detach()
     return dict(zip(("loss", "clip_fraction", "approx_kl", "grad_norm"), sums.tolist()))

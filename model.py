@@ -103,6 +103,7 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
     for each token probs (P, G, T, V), from which it was drawn, and hidden (P, G, T, D), from which
     the unembedding made probs. (Greedy decoding returns probs of temperature 1.) The model does not
     read on after a response's `eos`, but tokens are still drawn for it. They are padding.
+    FloatingPointError if a probability is not finite.
     """
     token, cache = read_prompts(model, prompts, G)
     ended = torch.zeros_like(token, dtype=torch.bool)  # (B, 1)
@@ -114,6 +115,8 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
         newest, cache = model(token[going], cache)  # (rows, 1, D)
         h = h.index_copy(0, going, newest[:, 0])  # a row that is not read keeps its last one
         p = (model.unembed(h) / (temperature or 1.0)).softmax(-1, exact)  # (B, V)
+        if not p.isfinite().all():
+            raise FloatingPointError("a sampling probability is not finite")
         token = torch.multinomial(p, 1, generator=rng) if temperature else p.argmax(1, keepdim=True)
         sampled.append((token[:, 0], p, h.to(exact)))
         ended |= token == eos

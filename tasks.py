@@ -8,7 +8,7 @@ column gives one step: the sum of the two digits and the carry, written with two
 
 The answer can be read off the steps. It is the last step, and then the second digit of each other
 step, from the last to the first: 06, 3, 2. The reward depends on the answer only. Two other checks
-are only measured. All three accept any text that a model may write:
+are only measured. All three take any text that a model may write:
 
     response           12,13,06# 632  12,13,06# 642  12,14,06# 642  12,14,06# 632
     reward             1              0              0              1   the answer is correct
@@ -25,6 +25,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from functools import cache
+from inspect import getdoc
 from itertools import accumulate, zip_longest
 from typing import Callable, NamedTuple
 
@@ -40,42 +41,48 @@ CHARACTERS = PAD + EOS + MARKER + "0123456789+*=, "
 TOKENIZER = Tokenizer(models.WordLevel({token: i for i, token in enumerate(CHARACTERS)}))
 TOKENIZER.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
 TOKENIZER.decoder = decoders.Fuse()
-PAD_ID, EOS_ID, MARKER_ID = map(TOKENIZER.token_to_id, (PAD, EOS, MARKER))
+PAD_ID, EOS_ID, MARKER_ID, COMMA_ID = map(TOKENIZER.token_to_id, (PAD, EOS, MARKER, ","))
 TOKENIZER.enable_padding(pad_id=PAD_ID, pad_token=PAD)
 
 
 # Each of these three functions makes the problems of one task. It draws the numbers of a problem
-# with draw(low, high), where low <= number < high, and returns the prompt and the steps.
+# with draw(low, high), where low <= number < high, and returns the prompt and the steps. A run
+# shows its docstring.
 def add(level: int, draw: Callable) -> tuple[str, list[int]]:
-    """School addition of two numbers with `level` digits: 347+285= is worked as 12,13,06."""
+    """School addition of two numbers of 2 to 5 digits: 347+285= is worked as 12,13,06."""
     a, b = (draw(10 ** (level - 1), 10**level) for _ in range(2))
     digits = zip(reversed(str(a)), reversed(str(b)))
-    return f"{a:5}+{b:5}=", carried(int(x) + int(y) for x, y in digits)
+    return f"{a:5}+{b:5}=", carry(int(x) + int(y) for x, y in digits)
 
 
 def mul(level: int, draw: Callable) -> tuple[str, list[int]]:
-    """School multiplication of `level` digits by one digit: 347*8= is worked as 56,37,27."""
+    """School multiplication of 2 to 5 digits by one digit: 347*8= is worked as 56,37,27."""
     a = draw(10 ** (level - 1), 10**level)
     b = draw(2, 10)  # times 0 and 1 would be too easy
-    return f"{a:5}*{b}=", carried(int(x) * b for x in reversed(str(a)))
+    return f"{a:5}*{b}=", carry(int(x) * b for x in reversed(str(a)))
 
 
 def running_totals(level: int, draw: Callable) -> tuple[str, list[int]]:
-    """The sum of `level` numbers of one digit: 7+8+5= is worked as 15,20."""
+    """The sum of 3 to 8 numbers of one digit: 7+8+5= is worked as 15,20."""
     terms = [draw(0, 10) for _ in range(level)]
     prompt = "+".join(str(term) for term in terms) + "="
     return f"{prompt:16}", list(accumulate(terms))[1:]
 
 
-def carried(columns) -> list[int]:
+def carry(columns) -> list[int]:
     """Adds the carry of each column to the next one: 12, 12, 5 become 12, 13, 6."""
-    return list(accumulate(columns, lambda step, column: column + step // 10))
+
+    def add_carry(step, column):
+        return column + step // 10
+
+    return list(accumulate(columns, add_carry))
 
 
 def from_columns(steps: list[str]) -> str:
     """The answer that steps of `add` or `mul` give: 12, 13, 06 give 06, 3, 2, written as " 632"."""
-    written = "".join(step[1] for step in reversed(steps[:-1]))
-    return f"{int(steps[-1] + written):{2 + len(written)}}"
+    digits = "".join(step[1] for step in reversed(steps[:-1]))
+    number = int(steps[-1] + digits)  # without leading zeros
+    return str(number).rjust(2 + len(digits))
 
 
 def from_totals(steps: list[str]) -> str:
@@ -94,17 +101,26 @@ class Problem(NamedTuple):
 class Task:
     """A family of problems, with longer or more numbers at higher levels, and the verifier."""
 
-    work: Callable  # one of the three functions above
+    make: Callable  # one of the three functions above
     answer_from: Callable  # a list of steps as texts -> the answer that they give
     levels: range
     unit: str = "level"  # what a level counts
+    # The warm-up ends at this share of correct samples, which is low, so that most is learned from
+    # rewards. It shows a problem `ratio` times as often as a problem of the level below.
+    share: float = 0.1
+    ratio: float = 1.0
 
     def problem(self, rng, level: int) -> Problem:
         """A random problem of this level. rng: numpy.random.Generator."""
-        prompt, numbers = self.work(level, rng.integers)
+        prompt, numbers = self.make(level, rng.integers)
         steps = [f"{number:02}" for number in numbers]
         answer = self.answer_from(steps)
         return Problem(prompt, ",".join(steps) + MARKER + answer, answer, level)
+
+    @property
+    def work(self) -> str:
+        """What a run says that the model learns."""
+        return getdoc(self.make) or "A task of your own."
 
     @property
     def longest(self) -> Problem:
@@ -130,9 +146,11 @@ class Task:
         return written and answers == [self.answer_from(steps)]
 
 
-ADD = Task(add, from_columns, range(2, 6), "digits per number")  # the default
-MUL = Task(mul, from_columns, range(2, 6), "digits")  # the wall: most groups are all-fail
-SUM = Task(running_totals, from_totals, range(3, 9), "terms")  # the shortcut: answers without steps
+# `add` is the default. `mul` is the wall, because most of its groups are all-fail. `sum` is the
+# shortcut, because the model learns answers without steps.
+ADD = Task(add, from_columns, range(2, 6), "digits per number", share=0.13, ratio=1.5)
+MUL = Task(mul, from_columns, range(2, 6), "digits", share=0.1, ratio=1.0)
+SUM = Task(running_totals, from_totals, range(3, 9), "terms", share=0.4, ratio=0.8)
 TASKS: dict[str, Task] = {"add": ADD, "mul": MUL, "sum": SUM}
 DRAWS = 1250  # problems that are drawn at each level, before repeats are dropped
 
@@ -159,7 +177,7 @@ def make_problems(task: Task, held: bool) -> list[Problem]:
     return [problem for problem in dict.fromkeys(draws) if held_out(problem.prompt) == held]
 
 
-def marked(problem: Problem, text: str, reward: float = 0) -> tuple[str, str]:
+def mark_mistake(problem: Problem, text: str, reward: float = 0) -> tuple[str, str]:
     """The response with [ ] around its first mistake, and a remark, which is "" if it has none."""
     parts, solution = (re.split("([,#])", y) for y in (text, problem.solution))
     for i, (part, true) in enumerate(zip_longest(parts, solution, fillvalue="")):

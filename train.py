@@ -7,35 +7,27 @@ The loop comes first. The numbers beside its lines are the steps at the top of g
 
 import csv
 import json
-import os
 import shlex
 import sys
 import time
-from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, ArgumentParser
-from argparse import ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
-from contextlib import suppress
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
 from copy import deepcopy
 from inspect import getdoc
 from io import BytesIO
 from pathlib import Path
-from textwrap import fill
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from advantages import LOSS, VARIANTS
+from advantages import LOSS, VARIANTS, with_advantages
 from grpo import Rollout, descend, encode, judge, response_logprobs, sample_rollout, update
 from model import GPT
-from tasks import EOS, MARKER, PAD_ID, TASKS, TOKENIZER, Problem, Task, make_problems, marked
-
-# The warm-up ends at this share of correct samples, which is low, so that most is learned from
-# rewards. It shows a problem this many times as often as a problem of the level below.
-WARM_UP = {"add": (0.13, 1.5), "mul": (0.1, 1.0), "sum": (0.4, 0.8)}
+from tasks import EOS, MARKER, PAD_ID, TASKS, TOKENIZER, Task, make_problems, mark_mistake
 
 
-def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
+def train(args: Namespace, model: GPT):
     """The loop over training steps. Yields rollout, trained rollout (with A), metrics of each."""
     task = TASKS[args.task]
     pool = make_problems(task, held=False)
@@ -45,7 +37,7 @@ def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
     names = "minibatches clip_low clip_high loss_type aggregate kl max_grad_norm"
     settings = {name: getattr(args, name) for name in names.split()}  # of update
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    variant = variants[args.variant]
+    variant = VARIANTS[args.variant]
     if isinstance(variant, type):  # it has a memory, so each run makes a new one
         variant = variant(new_model(args, outputs=1).to(args.device), args.lr)
     reference = deepcopy(model).requires_grad_(False)  # for the KL term
@@ -55,28 +47,40 @@ def train(args: Namespace, model: GPT, variants: dict = VARIANTS):
         optimizer.param_groups[0]["lr"] = args.lr * min(step / 10, 1 - (step - 1) / args.steps)
         batch = [pool[i] for i in order.integers(len(pool), size=args.prompts)]  # 1 draw
         rollout = sample_rollout(model, task, batch, args.group_size, **sampling)  # 2, 3 rollout
-        trained = variant(rollout)  # 4 advantages
+        trained = with_advantages(rollout, variant)  # 4 advantages
         if args.kl > 0:
             trained.reference_logprobs = response_logprobs(reference, trained)
         learned = update(model, optimizer, trained, **settings)  # 5 read, 6 loss, 7 step
         row = {"step": step} | rollout_metrics(rollout, trained, task) | learned  # metrics
-        # Solved problems are not drawn again (culling). If none is left, all come back.
-        pool = [p for p in pool if p not in trained.solved] or make_problems(task, held=False)
+        if args.cull:  # a problem is solved if all its responses are correct
+            solved = {*batch} - {p for p, r in zip(batch, rollout.rewards) if r.min() < 1}
+            pool = [p for p in pool if p not in solved] or make_problems(task, held=False)
         row["seconds"] = time.perf_counter() - started
-        logits = model.unembed(model(rollout.prompts[:1])[0])  # finite weights can overflow here
-        check_finite(step, row["loss"], row["grad_norm"], logits, *model.parameters())
+        check_finite(row["loss"], row["grad_norm"], *model.parameters())
         if step % 25 == 0 or step == args.steps:
             row |= accuracy(model, task)
         yield rollout, trained, row
 
 
-def check_finite(step: int, *numbers) -> None:
-    """Raises FloatingPointError, which names the training step, if a number is not finite."""
+def check_finite(*numbers) -> None:
+    """Raises FloatingPointError if a number is infinite or NaN."""
     if not all(torch.as_tensor(x).isfinite().all() for x in numbers):
-        raise FloatingPointError(f"training step {step}: a number is not finite; is --lr too high?")
+        raise FloatingPointError("a number is not finite")
 
 
 # ---- The base model
+def base_model(args: Namespace) -> GPT:
+    """The base model of these settings. It is made on one thread: their number changes rounding."""
+    task = TASKS[args.task]
+    say(f"\nThe warm-up imitates solutions until {task.share:.0%} of samples are right.")
+    torch.set_num_threads(1)
+    model = new_model(args).to(args.device)
+    steps, correct = warm_up(model, task, args.base_seed)
+    torch.set_num_threads(args.threads)
+    say(f"It reached {correct:.0%} in {steps} supervised steps. Next, answers are rewarded.")
+    return model
+
+
 def new_model(args: Namespace, outputs: int | None = None) -> GPT:
     """A GPT on the CPU, with random weights that depend on --base-seed."""
     longest = TASKS[args.task].longest
@@ -86,37 +90,16 @@ def new_model(args: Namespace, outputs: int | None = None) -> GPT:
     return GPT(TOKENIZER.get_vocab_size(), columns, args.layers, args.width, outputs)
 
 
-def check_task(name: str) -> None:
-    """Raises ValueError if a task of your own lacks what a run needs."""
-    found = [{p.level for p in make_problems(TASKS[name], held)} for held in (True, False)]
-    if name not in WARM_UP or not {*TASKS[name].levels} == found[0] == found[1]:
-        needs = "an entry in WARM_UP of train.py, and held-out and other problems of every level"
-        raise ValueError(f"task {name} needs {needs}")
-
-
-def base_model(args: Namespace, say=lambda line: None) -> GPT:
-    """The base model of these settings. It is made on one thread: their number changes rounding."""
-    say(f"\nThe warm-up imitates solutions until {WARM_UP[args.task][0]:.0%} of samples are right.")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    model = new_model(args).to(args.device)
-    steps, correct = warm_up(model, TASKS[args.task], args.base_seed, *WARM_UP[args.task])
-    say(f"It reached {correct:.0%} in {steps} supervised steps. Next, answers are rewarded.")
-    torch.set_num_threads(threads)
-    return model
-
-
-def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3):
+def warm_up(model: GPT, task: Task, seed: int, steps=2000, rate=lambda step: 2e-3):
     """Supervised learning (SFT) in place: cross-entropy of the tokens of the solution and of EOS.
 
-    It ends when the share of correct samples for training problems reaches `share`, or after
+    It ends when the share of correct samples for training problems reaches task.share, or after
     `steps` optimiser steps. It returns the number of optimiser steps and the share that was
-    measured last. A problem is shown `ratio` times as often as one of the level below. rate:
-    optimiser step (from 1) -> learning rate.
+    measured last. rate: optimiser step (from 1) -> learning rate.
     """
     rng = np.random.default_rng(seed)
     problems = make_problems(task, held=False)
-    weights = ratio ** np.array([problem.level for problem in problems])
+    weights = task.ratio ** np.array([problem.level for problem in problems])
     texts = [problem.prompt + problem.solution + EOS for problem in problems]
     rows, _ = encode(texts, next(model.parameters()).device)  # (N, L)
     start = len(task.longest.prompt)
@@ -132,7 +115,7 @@ def warm_up(model, task, seed, share, ratio, steps=2000, rate=lambda step: 2e-3)
         if step % 20 == 0:
             correct = sample_rollout(model, task, problems[::8], 1).rewards.mean().item()
             bar.set_postfix_str(f"{correct:.0%} correct")
-            if correct >= share:
+            if correct >= task.share:
                 break
     return step, correct
 
@@ -183,86 +166,79 @@ mean_abs_advantage loss grad_norm clip_fraction approx_kl seconds greedy sampled
 sampled_reasoning_correct"""
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file under another name and then renames it, so the file is whole or not there."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def cells(row: dict) -> dict:
     """A row as metrics.csv holds it: shares by level are separated by spaces."""
     return {k: " ".join(map(str, x.values())) if isinstance(x, dict) else x for k, x in row.items()}
 
 
-def run(args: Namespace, model: GPT | None = None, variants: dict = VARIANTS) -> None:
-    """Trains, prints, and writes the files of a run. model: the base model; None makes it here."""
+def run(args: Namespace) -> None:
+    """Makes the base model, trains it, prints, and writes the files of the run."""
     started = time.perf_counter()
     task = TASKS[args.task]
-    check_task(args.task)
     folder = Path(args.out, args.name)
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / "summary.json").exists():
+    end = folder / "summary.json"  # only a finished run has one
+    if end.exists():
         say(f"\nThis replaces the finished run in {folder}.")
     # Each row is flushed when its line ends. A full disk may leave a part of the last one.
     with open(folder / "metrics.csv", "w", buffering=1, newline="", encoding="utf-8") as file:
-        (folder / "summary.json").unlink(missing_ok=True)  # only a finished run has one
+        end.unlink(missing_ok=True)
         table = csv.DictWriter(file, COLUMNS.split(), extrasaction="ignore")
         table.writeheader()
-        model = model or base_model(args, say)
+        model = base_model(args)
         base = accuracy(model, task, samples=4)
         rows = [{"step": 0} | base]
         table.writerow(cells(rows[0]))
         show_row(rows[0], model, task)
-        mixed = []  # the problems of the last rollout whose groups are mixed
-        bar = progress(train(args, model, variants), args.variant, args.steps)
-        for x, _, row in bar:
-            rows.append(row)
-            table.writerow(cells(row))
-            bar.set_postfix_str(f"reward {row['reward']:.2f}", refresh=False)
-            if "greedy" in row:
-                show_row(row, model, task)
-            mixed = [p for p, r in zip(x.problems, x.rewards) if r.min() < r.max()]
-    weights = BytesIO()
-    torch.save(model.state_dict(), weights)
-    write_whole(folder / "model.pt", weights.getvalue())
+        bar = progress(train(args, model), args.variant, args.steps)
+        try:
+            for _, _, row in bar:
+                table.writerow(cells(row))
+                bar.set_postfix_str(f"reward {row['reward']:.2f}", refresh=False)
+                if "greedy" in row:
+                    show_row(row, model, task)
+                rows.append(row)
+        except FloatingPointError as error:
+            raise FloatingPointError(f"training step {len(rows)}: {error}; is --lr too high?")
     summary = vars(args) | {"torch": torch.__version__}
     summary |= {f"base_{name}": x for name, x in base.items()}
     summary |= {f"final_{name}": x for name, x in accuracy(model, task, samples=4).items()}
     summary["seconds"] = time.perf_counter() - started
     summary["seconds_per_step"] = float(np.median([row["seconds"] for row in rows[1:]] or [0]))
-    write_whole(folder / "summary.json", json.dumps(summary, indent=2).encode())
-    show_end(summary, task, folder, mixed)
+    save(model, summary, folder)
+    show_end(summary, task, folder)
+
+
+def save(model: GPT, summary: dict, folder: Path) -> None:
+    """Writes model.pt, and then summary.json, which is whole or not there."""
+    weights = BytesIO()
+    torch.save(model.state_dict(), weights)  # on a full disk, torch would raise another error
+    (folder / "model.pt").write_bytes(weights.getvalue())
+    try:
+        (folder / "summary.json").write_text(json.dumps(summary, indent=2))
+    except OSError:
+        (folder / "summary.json").unlink()
+        raise
 
 
 # ---- Printing: text on standard output, bars on standard error
+say = tqdm.write  # prints a line above the bar
 HEAD = "step reward all-fail sampled greedy entropy "
 SHOWN = dict(zip(HEAD.replace("-", "_").split(), ("", ".2f", ".0%", ".1%", ".1%", ".2f")))
 
 
 def progress(steps, name: str, total: int | None = None) -> tqdm:
-    """A bar that goes when it ends. There is none without a terminal or if TQDM_DISABLE is set."""
-    off = bool(os.environ.get("TQDM_DISABLE")) or None
-    return tqdm(steps, name, total, leave=False, ascii=" #", disable=off)
+    """A bar that goes when it ends. There is none without a terminal."""
+    return tqdm(steps, name, total, leave=False, ascii=" #", disable=None)
 
 
-def say(text: str) -> None:
-    """Prints a text above the bar at once."""
-    with tqdm.external_write_mode():
-        print(text.rstrip(), flush=True)
-
-
-def show_start(args: Namespace, task: Task, doc: str) -> None:
-    """Says what is learned, and how: the first two paragraphs of doc, the variant's docstring."""
-    work = getdoc(task.work) or "no docstring."
-    work = work.replace("`level`", f"{task.levels[0]} to {task.levels[-1]}")
-    say(f"Task {args.task}: " + work.replace(": ", ".\n") + f" The answer follows after {MARKER}.")
-    say(f"The answer is rewarded, the steps are not.\n\nVariant {args.variant} (in advantages.py):")
-    parts = doc.split("\n\n")[:2]
-    say("\n".join(x if x[:1] == " " else fill(x.rstrip(".:") + ".", 80) for x in parts))
+def show_start(args: Namespace) -> None:
+    """Says what is learned, and how: the first two paragraphs of the variant's docstring."""
+    doc = getdoc(VARIANTS[args.variant]) or "No docstring."
+    idea = "\n\n".join(doc.split("\n\n")[:2])
+    say(f"Task {args.task}: {TASKS[args.task].work}")
+    say(f"The answer follows after {MARKER}. The answer is rewarded, the steps are not.")
+    say(f"\nVariant {args.variant} (in advantages.py):\n{idea}")
     say(f"\nEach step samples {args.group_size} responses to each of {args.prompts} problems.")
     say("Accuracy, sampled or greedy, is measured on problems that training never sees.")
     say("On the right is a greedy response to one of them, with its first mistake in [ ].")
@@ -270,17 +246,17 @@ def show_start(args: Namespace, task: Task, doc: str) -> None:
 
 def show_row(row: dict, model: GPT, task: Task) -> None:
     """One line: the metrics of a training step, and a response to the same example every time."""
-    example = make_problems(task, held=True)[-4:][0]  # a hard one: base models get it wrong
+    example = make_problems(task, held=True)[-4]  # a hard one: base models get it wrong
     if row["step"] == 0:
         say(f"\n{HEAD} response to {example.prompt}\n{'':45}{example.solution} solution")
     shown = [f"{format(row[x], form) if x in row else '':>{len(x)}}" for x, form in SHOWN.items()]
     response = sample_rollout(model, task, [example], 1, temperature=0).texts[0][0]
-    text, mistake = marked(example, response)
-    rewarded = " rewarded" * int(task.reward(example, response))
-    say(f"{' '.join(shown)}  {text}{rewarded if mistake else ' correct'}")
+    text, mistake = mark_mistake(example, response)
+    right = "rewarded" if mistake else "correct"
+    say(f"{' '.join(shown)}  {text} {right if task.reward(example, response) else ''}".rstrip())
 
 
-def show_end(summary: dict, task: Task, folder: Path, mixed: list[Problem]) -> None:
+def show_end(summary: dict, task: Task, folder: Path) -> None:
     """The result, accuracy before and after training, and where to look next."""
     done = "\nDone in {seconds:.0f} s. Correct answers to problems never trained on: "
     say((done + "{base_sampled:.1%} -> {final_sampled:.1%}").format(**summary))
@@ -292,98 +268,94 @@ def show_end(summary: dict, task: Task, folder: Path, mixed: list[Problem]) -> N
     shares = [summary[f"{x}_sampled_reasoning_correct"] for x in ("base", "final")]
     say("Of the correct samples, {:.1%} had correct steps before, {:.1%} after.".format(*shares))
     say(f"Saved in {folder} (tools/README.md explains the files).")
-    prompts = [problem.prompt.replace(" ", "") for problem in mixed[:1]]
-    group = shlex.join(["ask", str(folder), *prompts, "--group"])
-    say(f"See a group of it:  python -m tools.{group}")
-    say("Draw its curves:    python -m tools." + shlex.join(["curves", str(folder)]))
+    say(f"See a group of it:  python -m tools.ask {shlex.quote(str(folder))} --group")
+    say(f"Draw its curves:    python -m tools.curves {shlex.quote(str(folder))}")
 
 
 # ---- The command line
-def number(kind: type, low: float, high: float = 10**9, multiple: int | None = None):
-    """An argparse type: turns a text into a number from low to high."""
-
-    def convert(text: str):
-        with suppress(ValueError):
-            value = kind(text)
-            if low <= value <= high and not (multiple and value % multiple):
-                return value
-        what = f"multiple of {multiple}" if multiple else kind.__name__
-        raise ArgumentTypeError(f"{text!r} is not allowed; every {what} from {low} to {high} is")
-
-    return convert
-
-
-# The CPU is the default even if there is a GPU, because all numbers of studies/ come from it.
-DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
-
-
-class Layout(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
-    """The layout of --help: it shows defaults, and the list of variants keeps its lines."""
+NUMBERS = {  # flag: its default, the smallest and the largest number that is allowed, and its help
+    "steps": (400, 0, 10**9, "training steps; each samples a rollout"),
+    "seed": (0, 0, 10**9, "seed of the problems and the samples"),
+    "prompts": (64, 1, 10**9, "prompts in a rollout"),
+    "group-size": (8, 2, 10**9, "responses to each prompt"),
+    "temperature": (1.0, 1e-3, 10**9, "temperature of sampling"),
+    "lr": (3e-4, 1e-12, 10**9, "learning rate; it rises, then falls"),
+    "max-grad-norm": (0.01, 1e-12, 10**9, "limit of gradient norms"),
+    "minibatches": (4, 1, 10**9, "optimiser steps per rollout"),
+    "clip-high": (0.2, 0, 10**9, "a push up ends at ratio 1 + this"),
+    "clip-low": (0.2, 0, 1, "a push down ends at 1 - this"),
+    "kl": (0.0, 0, 10**9, "coefficient of the KL term in the loss"),
+    "base-seed": (0, 0, 10**9, "seed of the base model"),
+    "layers": (2, 1, 24, "blocks of the GPT"),
+    "width": (64, 4, 2048, "vector length, a multiple of 4"),
+    "threads": (1, 1, 1024, "CPU threads for training"),
+}
 
 
-def parse_arguments(argv: list[str], variants: dict = VARIANTS, losses: dict = LOSS) -> Namespace:
-    """The command line as settings. A bad one raises SystemExit(2) after a line on standard error.
+class Parser(ArgumentParser):
+    def error(self, message: str):
+        """One line on standard error, without the usage."""
+        self.exit(2, f"train.py: error: {message}\n")
 
-    variants and losses: the tables of advantages.py, or larger ones.
-    """
-    ideas = ["names:"] + [f"  {v:13}{str(getdoc(x)).splitlines()[0]}" for v, x in variants.items()]
-    # We suppress the usage, so that an error is one line.
-    cli = ArgumentParser("train.py", SUPPRESS, None, "\n".join(ideas), [], Layout, add_help=False)
-    add = cli.add_argument_group("what to train").add_argument
-    add("--variant", choices=variants, default="grpo", metavar="NAME", help="one of those below")
-    add("--task", choices=TASKS, default="add", help="the arithmetic to learn")
-    add("--steps", type=number(int, 0), default=400, help="training steps; each samples a rollout")
-    add("--seed", type=number(int, 0), default=0, help="seed of the problems and the samples")
-    add = cli.add_argument_group("GRPO").add_argument
-    add("--prompts", type=number(int, 1), default=64, help="prompts in a rollout")
-    add("--group-size", type=number(int, 2), default=8, help="responses to each prompt")
-    add("--temperature", type=number(float, 1e-3), default=1.0, help="temperature of sampling")
-    add("--lr", type=number(float, 1e-12), default=3e-4, help="learning rate; it rises, then falls")
-    add("--max-grad-norm", type=number(float, 1e-12), default=0.01, help="limit of gradient norms")
-    add("--minibatches", type=number(int, 1), default=4, help="optimiser steps per rollout")
-    add("--clip-high", type=number(float, 0), default=0.2, help="a push up ends at ratio 1 + this")
-    add("--clip-low", type=number(float, 0, 1), default=0.2, help="a push down ends at 1 - this")
-    add("--loss-type", choices=["grpo", "gspo", "cispo"], default="grpo", help="ratio and clip")
+
+def parse_arguments(argv: list[str]) -> Namespace:
+    """The command line as settings. A bad one raises SystemExit(2) after one line of error."""
+    ideas = [f"  {name:13}{str(getdoc(x)).splitlines()[0]}" for name, x in VARIANTS.items()]
+    cli = Parser("train.py", "%(prog)s [--variant NAME] [flags]", add_help=False)
+    cli.formatter_class = RawDescriptionHelpFormatter  # the list of variants keeps its lines
+    cli.epilog = "\n".join(["names:", *ideas])
+
+    def add(flag, default, text, **more):
+        cli.add_argument(flag, default=default, help=f"{text} (default: %(default)s)", **more)
+
+    add("--variant", "grpo", "one of those below", choices=VARIANTS, metavar="NAME")
+    add("--task", "add", "the arithmetic to learn", choices=TASKS)
+    for flag, (default, _, _, text) in NUMBERS.items():
+        letter = "N" if isinstance(default, int) else "X"
+        add(f"--{flag}", default, text, type=type(default), metavar=letter)
     lengths = ["token", "response", "constant"]  # the mean length, its own, or the greatest
-    add("--aggregate", choices=lengths, default="token", help="which length the loss divides by")
-    add("--kl", type=number(float, 0), default=0.0, help="coefficient of the KL term in the loss")
-    add = cli.add_argument_group("the model and this computer").add_argument
-    add("--base-seed", type=number(int, 0), default=0, help="seed of the base model")
-    add("--layers", type=number(int, 1, 24), default=2, help="blocks of the GPT")
-    add("--width", type=number(int, 4, 2048, 4), default=64, help="vector length, a multiple of 4")
-    add("--threads", type=number(int, 1, 1024), default=1, help="CPU threads for training")
-    add("--device", choices=DEVICES, default="cpu", help="where to compute")
-    add("--out", default="runs", help="folder for the runs, one folder each")
-    # Variant and loss type come first, because their loss settings are the defaults of other flags.
-    first, _ = cli.parse_known_args(argv, Namespace(loss_type=None))  # None if it is not given
-    own = losses.get(first.variant, {})
-    other = first.loss_type not in (None, own.get("loss_type", "grpo"))
-    cli.set_defaults(**losses.get(first.loss_type, {}) if other else own)
-    add("--help", "-h", action="help", help="show this, with the defaults of --variant")
+    add("--aggregate", "token", "which length the loss divides by", choices=lengths)
+    add("--loss-type", None, "ratio and clip", choices=["grpo", "gspo", "cispo"])
+    add("--cull", False, "draw no solved problem again", action=BooleanOptionalAction)
+    # The CPU is the default even if there is a GPU, because all numbers of studies/ come from it.
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    add("--device", "cpu", "where to compute", choices=devices)
+    add("--out", "runs", "folder for the runs, one folder each")
+    # A variant has defaults of its own (LOSS). If --loss-type is another one, that has its own.
+    first, _ = cli.parse_known_args(argv)
+    own = {"loss_type": "grpo", "cull": False} | LOSS.get(first.variant, {})
+    if first.loss_type not in (None, own["loss_type"]):
+        own = {"loss_type": "grpo", "cull": own["cull"]} | LOSS.get(first.loss_type, {})
+    cli.set_defaults(**own)
+    cli.add_argument("--help", "-h", action="help", help="show this, with the variant's defaults")
     args = cli.parse_args(argv)
+    for flag, (_, low, high, text) in NUMBERS.items():
+        value = vars(args)[flag.replace("-", "_")]
+        if not low <= value <= high or flag == "width" and value % 4:
+            cli.error(f"argument --{flag}: {value} is not allowed; {low} to {high} is ({text})")
     if args.loss_type == "cispo" and args.clip_low < 1:
         cli.error("argument --clip-low: cispo has no lower limit, so only 1 is allowed")
-    args.name = folder_name(args, cli.get_default)
-    return args
-
-
-def folder_name(args: Namespace, default) -> str:
-    """It contains every setting that differs from its default, but not threads and device."""
+    # The name has every setting that differs from its default, but not threads and device.
     names = sorted(vars(args).keys() - {"task", "variant", "seed", "threads", "device", "out"})
-    changed = [f"{k}{vars(args)[k]}" for k in names if vars(args)[k] != default(k)]
-    return "-".join([args.task, args.variant, f"seed{args.seed}", *changed])
+    changed = [f"{x}{vars(args)[x]}" for x in names if vars(args)[x] != cli.get_default(x)]
+    args.name = "-".join([args.task, args.variant, f"seed{args.seed}", *changed])
+    return args
 
 
 def main(argv: list[str]) -> None:
     """Runs a command line. SystemExit: 2 for a bad line, 1 for another error, 130 for Ctrl-C."""
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # None after 2>&-
     args = parse_arguments(argv)
     try:
-        torch.set_num_threads(args.threads)
-        show_start(args, TASKS[args.task], getdoc(VARIANTS[args.variant]) or "No docstring")
+        show_start(args)
         run(args)
-    except (OSError, FloatingPointError, ValueError) as error:
+    except (OSError, FloatingPointError) as error:
         sys.exit(f"train.py: error: {error}")
+    except (MemoryError, RuntimeError) as error:
+        if "MemoryError" not in repr(error) and "allocate" not in str(error):
+            raise
+        sys.exit(
+            "train.py: error: not enough memory; a smaller --prompts or --group-size needs less"
+        )
     except KeyboardInterrupt:
         print(f"train.py: stopped by Ctrl-C; see {Path(args.out, args.name)}", file=sys.stderr)
         sys.exit(130)

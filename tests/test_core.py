@@ -11,7 +11,7 @@ import torch
 import advantages
 import grpo
 import tasks
-from advantages import VARIANTS
+from advantages import VARIANTS, with_advantages
 from grpo import policy_loss, response_logprobs, token_weights
 from model import GPT
 from tasks import ADD, SUM, TASKS, held_out, make_problems
@@ -49,11 +49,12 @@ def test_forking_by_hand():
     rollout.probs = torch.stack([p, 1 - p], dim=-1)  # V = 2
     rollout.mask[1, 1, 3:] = False
     rollout.probs[1, 1, 3:] = 0.5  # padding, of which the policy was least sure
-    A = advantages.forking(rollout).A
-    close(A[0, 0, :4], advantages.grpo(rollout).A[0, 0, :4])  # four of eighteen
+    A = advantages.forking(rollout)
+    plain = apply("grpo", rollout).A
+    close(A[0, 0, :4], plain[0, 0, :4])  # four of eighteen
     assert not A[0, 0, 4:].any() and not A[0, 1].any() and not A[1:].any()
     rollout.probs[:] = 0.5
-    close(advantages.forking(rollout).A, advantages.grpo(rollout).A)  # at the quantile: kept
+    close(apply("forking", rollout).A, plain)  # at the quantile: kept
 
 
 def test_nthr_equals_algorithm_1():
@@ -66,8 +67,8 @@ def test_nthr_equals_algorithm_1():
     close(advantages.nthr_scores(rollout), by_loops(rollout, score_at))
     for eta in (None, 0.0, 0.3):
         A = by_loops(rollout, lambda x, i, t: nthr_at(x, i, t, eta))  # noqa: B023
-        close(advantages.nthr(rollout, eta).A, A)
-    close(advantages.negative(rollout, c=0.0).A, advantages.grpo(rollout).A)
+        close(advantages.nthr(rollout, eta).masked_fill(~rollout.mask, 0.0), A)
+    close(advantages.negative(rollout, c=0.0), advantages.grpo(rollout))
 
 
 def test_tensors_are_made_where_the_model_is(monkeypatch):
@@ -78,7 +79,7 @@ def test_tensors_are_made_where_the_model_is(monkeypatch):
         model = tiny_gpt()
         with torch.device(device):
             x = sample(model)
-            trained = advantages.verifree(x)
+            trained = with_advantages(x, advantages.verifree)
             metrics = grpo.update(model, torch.optim.SGD(model.parameters()), trained)
             likelihood = advantages.answer_likelihood(x).tolist()
             runs.append([x.rewards.tolist(), metrics, likelihood, trained.A.tolist()])
@@ -98,7 +99,7 @@ def test_half_precision_samples_and_trains():
         if isinstance(variant, type):
             variant = variant(tiny_gpt(outputs=1), 0.1)
         x.rewards = torch.tensor([MIXED, ONE, FAIL, MIXED])
-        trained = variant(x)
+        trained = with_advantages(x, variant)
         assert trained.A.isfinite().all() and trained.A.dtype == torch.float32, name
         assert all(math.isfinite(y) for y in grpo.update(model, optimizer, trained).values()), name
     assert any((new != old).any() for new, old in zip(model.parameters(), before))
@@ -123,12 +124,13 @@ def test_what_cannot_be_computed_is_refused_in_words():
 def test_more_minibatches_than_groups():
     """Millions of empty parts are made and thrown away. A rollout has at most P parts."""
     model = tiny_gpt()
-    x = advantages.grpo(sample(model))
+    x = sample(model)
     x.rewards = torch.tensor([MIXED, ONE, FAIL, MIXED])
     metrics = []
     for minibatches in (3, 10**9):
         still = torch.optim.SGD(model.parameters(), lr=0.0)
-        metrics.append(grpo.update(model, still, advantages.grpo(x), minibatches))
+        trained = with_advantages(x, advantages.grpo)
+        metrics.append(grpo.update(model, still, trained, minibatches))
     assert metrics[0] == metrics[1]
 
 
@@ -141,7 +143,7 @@ def test_a_variant_changes_no_input_and_has_no_gradient(name):
     for field in ("rewards", "logprobs", "probs", "hidden", "bias", "L"):
         getattr(rollout, field).requires_grad_()
     assert not apply(name, rollout).A.requires_grad
-    assert rollout.A is None and rollout.given is None and not rollout.solved
+    assert rollout.A is None and rollout.given is None
     for field in FIELDS:
         close(getattr(rollout, field), getattr(before, field), 0)
 
@@ -190,7 +192,7 @@ def test_padding_and_longer_neighbours_change_no_loss_or_gradient():
     alone = logprobs_alone(model, rollout)
     rollout.tokens[~rollout.mask] = V - 1  # any padding
     together = response_logprobs(model, rollout)
-    losses = [policy_loss(x, rollout.logprobs, A, weights) for x in (together, alone)]
+    losses = [policy_loss(x, rollout.logprobs, A, weights)[0] for x in (together, alone)]
     close(*losses)
     close(*[torch.autograd.grad(loss, model.parameters()) for loss in losses])
 
@@ -204,7 +206,7 @@ def test_nan_in_the_padding_reaches_no_loss_or_gradient():
     def results(poisoned, padding):
         rows = [rollout.logprobs + 0.4, rollout.logprobs.clone(), apply("critic", rollout).A]
         rows[poisoned][~rollout.mask] = padding
-        loss = policy_loss(*[x.requires_grad_() for x in rows], token_weights(rollout.mask))
+        loss, _ = policy_loss(*[x.requires_grad_() for x in rows], token_weights(rollout.mask))
         return [loss, *torch.autograd.grad(loss, rows)]
 
     for poisoned, name in enumerate(("logprobs", "old_logprobs", "A")):
@@ -236,7 +238,7 @@ def test_numbers_are_of_their_level():
     """A task without zeros, or with leading ones, is another task."""
     draw = Mock(return_value=7)
     for task in TASKS.values():
-        task.work(3, draw)
+        task.make(3, draw)
     three = call(100, 1000)
     assert draw.call_args_list == [three, three] + [three, call(2, 10)] + [call(0, 10)] * 3
 
