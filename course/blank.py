@@ -1,11 +1,12 @@
 """Functions to write yourself: python -m course.blank policy_loss FORMULAS.rloo
 
 The body of a function becomes `raise NotImplementedError`; its signature and docstring stay. In a
-part that begins with loops the docstring also goes, because it shows the formula. `FORMULAS.rloo`
-means the entry "rloo" of the table FORMULAS, which is removed. The program prints the commands that
-check what you write. With --all it blanks the whole assignment, course/README.md, except the extra
-part. With --all --without 8 it leaves part 8 written, and a note at the top of the page says so.
-Run it in a copy of the project. It refuses to overwrite a file that is not committed as it is.
+part that begins with loops the docstring also goes, because it shows the formula. In policy_loss
+the lines of the loss types gspo and cispo stay as well. `FORMULAS.rloo` means the entry "rloo" of
+the table FORMULAS, which is removed. The program prints the commands that check what you write.
+With --all it blanks the whole assignment, course/README.md, except the extra part. With --all
+--without 8 it leaves part 8 written, and a note at the top of the page says so. Run it in a copy of
+the project. It refuses to overwrite a file that is not committed as it is.
 """
 
 import ast
@@ -92,8 +93,11 @@ def blanked(source: str, name: str, docstring: str = "") -> str:
     else:
         first = node.body[0]  # the docstring
         start = first.lineno - 1 if docstring else first.end_lineno
-        body = [f'"""{docstring}"""\n'] * bool(docstring) + ["raise NotImplementedError\n"]
-        lines[start : node.end_lineno] = [" " * first.col_offset + line for line in body]
+        indent = " " * first.col_offset
+        body = [f'{indent}"""{docstring}"""\n'] * bool(docstring)
+        for given in [x for x in node.body if ast.unparse(x).startswith("if loss_type == ")]:
+            body += lines[given.lineno - 1 : given.end_lineno]
+        lines[start : node.end_lineno] = [*body, f"{indent}raise NotImplementedError\n"]
     return "".join(lines)
 
 

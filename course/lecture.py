@@ -2,7 +2,7 @@
 
 import torch
 
-from advantages import VARIANTS, nthr_scores
+from advantages import VARIANTS, grpo, nthr, nthr_scores, with_advantages
 from grpo import Rollout, sample_rollout, update
 from studies.common import TABLES, paired, read_rows
 from studies.group import first_correct, load  # noqa: F401 (the notebooks load models with it)
@@ -52,17 +52,15 @@ def print_scores(two):
     """Prints the threshold of nthr, and the score and the advantages of each token of ba and bb."""
     scores = nthr_scores(two)[0]  # (2 responses, 2 tokens)
     print(f"threshold {scores[0].mean():.2f}")
-    grpo, nthr = (VARIANTS[name](two).A[0] for name in ("grpo", "nthr"))
     for i, response in enumerate(("ba", "bb")):
         for t, place in enumerate(("first token", "second token")):
-            plain, new = (f"{round(A[i, t].item()):+}" for A in (grpo, nthr))
             line = f"{response}, {place:12} {response[t]}   score {scores[i, t]:+.2f}"
-            print(f"{line}   grpo {plain}   nthr {new}")
+            print(f"{line}   grpo {grpo(two)[0, i]:+.0f}   nthr {nthr(two)[0, i, t]:+z.0f}")
 
 
 def pushes(rollout):
     """name -> how many such characters grpo pushes up, how many down, and the sum of the pushes."""
-    A = VARIANTS["grpo"](rollout).A
+    A = with_advantages(rollout, grpo).A
     found = {}
     for name, which in zip(("correct", "incorrect"), characters(rollout)):
         up, down = (int((which & sign).sum()) for sign in (A > 0, A < 0))
@@ -72,11 +70,10 @@ def pushes(rollout):
 
 def print_advantages(rollout, p, L, variants):
     """Prints the responses of group p, the largest L (P, G) first, with their advantages."""
-    columns = {name: VARIANTS[name](rollout).A[p, :, 0] for name in variants}
-    print(f"{'response':17}{'L':>7}", *(f"{name:>10}" for name in columns))
+    columns = [VARIANTS[name](rollout)[p] for name in variants]
+    print(f"{'response':17}{'L':>7}", *(f"{name:>10}" for name in variants))
     for i in L[p].argsort(descending=True):
-        cells = (f"{A[i]:+10.2f}" for A in columns.values())
-        print(f"{rollout.texts[p][i]:17}{L[p, i]:7.3f}", *cells)
+        print(f"{rollout.texts[p][i]:17}{L[p, i]:7.3f}", *(f"{A[i]:+10.2f}" for A in columns))
 
 
 def print_judged(model, task, problems):
@@ -110,7 +107,7 @@ def stuck(model, task, problems, variant, steps=40, lr=6e-4):
     for step in range(1, steps + 1):
         optimizer.param_groups[0]["lr"] = lr * min(step / 10, 1 - (step - 1) / steps)
         rollout = sample_rollout(model, task, problems, 8, generator=rng)
-        update(model, optimizer, VARIANTS[variant](rollout))
+        update(model, optimizer, with_advantages(rollout, VARIANTS[variant]))
         yield (rollout.rewards == 0).all(1).float().mean().item()
 
 

@@ -154,6 +154,16 @@ def test_a_body_goes_and_nothing_else(copy):
         node(copy, "test_grpo.py", "FORMULAS.rloo")
 
 
+def test_the_lines_of_other_losses_stay(copy):
+    """A student has to write gspo and cispo, which the page says are given; or grpo is given."""
+    for _ in range(2):
+        assert blank(copy, "policy_loss --force")[0] == 0
+        was, now = node(ROOT, "grpo.py", "policy_loss"), node(copy, "grpo.py", "policy_loss")
+        given = [ast.unparse(x) for x in was.body if isinstance(x, ast.If)]
+        assert ["gspo" in given[0], "cispo" in given[1]] == [True] * len(given)
+        assert [ast.unparse(x) for x in now.body[1:]] == [*given, "raise NotImplementedError"]
+
+
 def test_all_is_the_whole_assignment_without_its_extra_part(copy):
     """A function that is forgotten, attention that nobody can go on without, 99 points."""
     parts = assignment()

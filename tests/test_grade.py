@@ -44,7 +44,7 @@ def code(source: str, name: str) -> str:
 def test_a_slip_is_in_the_checks_of_its_own_part_only(student, monkeypatch):
     """One slip in part 2 that costs the points of every later part which uses it."""
     edit(student / "advantages.py", "correction=0, ", "")
-    edit(student / "test_grpo.py", "sigma = math.sqrt(mean(", "sigma = math.sqrt(sum(")
+    edit(student / "test_grpo.py", "math.sqrt(mean([(r_j ", "math.sqrt(sum([(r_j ")
     seen = []
 
     def check(command, limit, theirs, names):
