@@ -81,7 +81,7 @@ def test_lines_of_the_readme_are_the_algorithm():
     A = standardise(rollout.rewards)[..., None]
     ours = (logprobs, rollout.logprobs, A.expand_as(logprobs), token_weights(rollout.mask))
     test_grpo.close(names["A"], A)
-    test_grpo.close(names["loss"], policy_loss(*ours))
+    test_grpo.close(names["loss"], policy_loss(*ours)[0])
     assert f", {inspect.signature(update).parameters['max_grad_norm'].default})" in limit
 
 
@@ -90,7 +90,7 @@ def test_the_variants_of_the_readme():
     table = README.partition("| variant | idea | advantage |")[2].partition("\n\n")[0]
     rows = dict(re.findall(r"^\| \[?`(\w+)`.*\|(.*)\|$", table, re.MULTILINE))
     assert rows.keys() == VARIANTS.keys()
-    assert "seventeen variants" in README and len(VARIANTS) == 18
+    assert "eighteen variants" in README and len(VARIANTS) == 19
     for name, row in rows.items():  # row: its advantage
         loss = LOSS.get(name, {})
         assert ("divides by a constant" in row) == (loss.get("aggregate") == "constant")
@@ -109,7 +109,8 @@ def test_own_variant_of_the_readme():
     exec(function, there)
     formula = eval("{" + line.split("#")[0] + "}", vars(test_grpo).copy())
     rollout = test_grpo.random_rollout([[1, 0, 0, 1], [0, 0, 0, 1]])
-    test_grpo.close(there["neg_only"](rollout).A, test_grpo.by_loops(rollout, formula["neg_only"]))
+    trained = advantages.with_advantages(rollout, there["neg_only"])
+    test_grpo.close(trained.A, test_grpo.by_loops(rollout, formula["neg_only"]))
 
 
 def test_columns_of_the_metrics_are_explained():
