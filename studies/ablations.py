@@ -1,7 +1,9 @@
 """Controls: rules that change one thing about a variant, to show what that one thing does.
 
-Each is a short function with the same shapes as in advantages.py. Controls are trained and measured
-like variants, because studies/runs.py adds them to the table of variants.
+Each is a short function like those of advantages.py. It returns advantages, A_i (P, G) or A_{i,t}
+(P, G, T). If it trains other texts than were sampled, it returns a Rollout with A. Controls are
+trained and measured like variants: studies/runs.py puts them into the table of variants for a
+while.
 """
 
 from dataclasses import replace
@@ -11,39 +13,37 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn.functional import pad
 
-from advantages import Critic, answer_likelihood, answered, as_sampled, centre
-from advantages import critic_loss, grpo, likelihood, nthr, on_tokens, standardise, token_bias
-from advantages import written
+from advantages import Critic, answer_likelihood, answered, centre, critic_loss, decode_responses
+from advantages import grpo, likelihood, nthr, standardise, token_bias, with_advantages, written
 from grpo import Rollout, descend
 from tasks import EOS, MARKER, MARKER_ID
 
 
 # ---- Which tokens are spared?
-def nthr_eta0(rollout: Rollout) -> Rollout:
+def nthr_eta0(rollout: Rollout) -> Tensor:
     """nthr, but every selected token gets 0, whatever the share of correct responses is."""
     return nthr(rollout, eta=0.0)
 
 
-def random_sparing(rollout: Rollout) -> Rollout:
+def random_sparing(rollout: Rollout) -> Tensor:
     """grpo, but as many tokens get 0 as nthr selects, and none of those.
 
     Each token that nthr selects has one partner: another token with A < 0 of the rollout, with 1 -
     pi near its own. The sum of the differences is the least possible. If there are fewer such
     tokens than nthr selects, all are partners.
     """
-    A = grpo(rollout).A  # a tensor of its own, so it may be written to
-    selected = (A < 0) & (nthr_eta0(rollout).A == 0)
+    A = with_advantages(rollout, grpo).A
+    selected = (A < 0) & (nthr_eta0(rollout) == 0)
     others = (A < 0) & ~selected
     pi = rollout.logprobs.exp()
     apart = (pi[selected][:, None] - pi[others]).abs()
     _, partners = optimize.linear_sum_assignment(apart.cpu())
-    spared = others.flatten().nonzero()[partners, 0]
-    A.view(-1)[spared] = 0.0
-    return on_tokens(rollout, A)
+    spared = others.nonzero()[partners]  # a row for each: group, response, token
+    return A.index_put(tuple(spared.T), A.new_zeros(()))
 
 
 # ---- Credit for tokens
-def prefix_baseline(rollout: Rollout) -> Rollout:
+def prefix_baseline(rollout: Rollout) -> Tensor:
     """A_{i,t} = r_i - the mean reward of the other responses that are the same before t.
 
     If there are none, of all others, as in rloo. This baseline does not depend on y_{i,t} or on
@@ -56,34 +56,34 @@ def prefix_baseline(rollout: Rollout) -> Rollout:
     counted = torch.where(before.any(2, keepdim=True), before, others).float()  # (P, G, G, T)
     r = rollout.rewards[:, None, :, None]
     baseline = (counted * r).sum(2) / counted.sum(2)  # (P, G, T)
-    return on_tokens(rollout, rollout.rewards[..., None] - baseline)
+    return rollout.rewards[..., None] - baseline
 
 
-def forking_by_group(rollout: Rollout) -> Rollout:
+def forking_by_group(rollout: Rollout) -> Tensor:
     """forking, but each group has a threshold of its own: the 80 % quantile over its tokens."""
     H = torch.special.entr(rollout.probs).sum(-1)  # (P, G, T)
     H = H.masked_fill(~rollout.mask, torch.nan)  # nanquantile leaves the padding out
     threshold = H.flatten(1).nanquantile(0.8, dim=1)[:, None, None]  # (P, 1, 1)
-    return on_tokens(rollout, torch.where(H >= threshold, grpo(rollout).A, 0.0))
+    return torch.where(H >= threshold, grpo(rollout)[..., None], 0.0)
 
 
 class CriticBounded(Critic):
     """critic, but its bias goes through tanh, in its loss and in A: it is between -1 and 1."""
 
-    def __call__(self, rollout: Rollout) -> Rollout:
+    def __call__(self, rollout: Rollout) -> Tensor:
         bias = token_bias(self.network, rollout).tanh()  # (P, G, T)
         A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
         descend(self.optimizer, critic_loss(bias, A, rollout.mask))
-        return on_tokens(rollout, A + bias)
+        return A + bias
 
 
 # ---- The true answer's likelihood as a reward
-def shuffled_L(rollout: Rollout) -> Rollout:
+def shuffled_L(rollout: Rollout) -> Tensor:
     """likelihood with the L of each all-fail group in random order: the same sizes, no meaning."""
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     order = torch.rand_like(rollout.rewards).argsort(1)
     L = answer_likelihood(rollout).gather(1, order)
-    return on_tokens(rollout, standardise(torch.where(all_fail, L, rollout.rewards)))
+    return standardise(torch.where(all_fail, L, rollout.rewards))
 
 
 def substituted(rollout: Rollout) -> Rollout:
@@ -95,21 +95,21 @@ def substituted(rollout: Rollout) -> Rollout:
     all_fail = (rollout.rewards == 0).all(1)  # (P,)
     G = rollout.mask.size(1)
     texts = []
-    for n, text in enumerate(as_sampled(rollout)):
+    for n, text in enumerate(decode_responses(rollout)):
         reasoning = text.removesuffix(EOS).split(MARKER)[0]
         ended = reasoning + MARKER + rollout.problems[n // G].answer + EOS
         texts.append(ended if all_fail[n // G] else text)
     trained = written(rollout, texts, rollout.temperature)
     answer = (trained.tokens == MARKER_ID).cumsum(-1) > 0
-    trained = replace(trained, given=trained.mask & all_fail[:, None, None] & answer)
-    return on_tokens(trained, likelihood(rollout).A[..., :1])  # it is the same for all tokens
+    given = trained.mask & all_fail[:, None, None] & answer
+    return replace(trained, A=likelihood(rollout), given=given)
 
 
 def substituted_up(rollout: Rollout) -> Rollout:
     """substituted, but nothing is pushed down in all-fail groups: true answers end all texts."""
     trained = substituted(rollout)
-    all_fail = (rollout.rewards == 0).all(1)[:, None, None]
-    return on_tokens(trained, torch.where(all_fail, trained.A.clamp(min=0.0), trained.A))
+    all_fail = (rollout.rewards == 0).all(1, keepdim=True)
+    return replace(trained, A=torch.where(all_fail, trained.A.clamp(min=0.0), trained.A))
 
 
 def log_likelihoods(trained: Rollout) -> Tensor:
@@ -128,11 +128,11 @@ def verifree_undivided(rollout: Rollout) -> Rollout:
     """verifree without the division by sd: the gradient of J itself, as in its paper."""
     trained = answered(rollout)
     L, above_others = likelihoods(trained)
-    return on_tokens(trained, torch.where(trained.given, L[..., None], above_others[..., None]))
+    return replace(trained, A=torch.where(trained.given, L[..., None], above_others[..., None]))
 
 
-def dense(rollout: Rollout) -> Rollout:
-    """A_{i,t} = (L_i - mean of the other L_j) / (sd + eps), on all sampled tokens.
+def dense(rollout: Rollout) -> Tensor:
+    """A_i = (L_i - mean of the other L_j) / (sd + eps), on all sampled tokens.
 
     L and sd as in verifree, and all 0 in the same groups. The sampled answer is trained, with the
     advantage of its reasoning; the true answer is not.
@@ -140,7 +140,7 @@ def dense(rollout: Rollout) -> Rollout:
     L, above_others = likelihoods(answered(rollout))
     mu = L.mean(1, keepdim=True)
     sd = (mu * (1 - mu)).sqrt()
-    return on_tokens(rollout, (above_others / (sd + 1e-6)).masked_fill(mu > 0.999, 0.0))
+    return (above_others / (sd + 1e-6)).masked_fill(mu > 0.999, 0.0)
 
 
 def log_likelihood(rollout: Rollout) -> Rollout:
@@ -155,7 +155,7 @@ def log_likelihood(rollout: Rollout) -> Rollout:
     log_L = log_likelihoods(trained)
     least = log_L.amin(1, keepdim=True)  # 0 if none has a marker: no logarithm is above 0
     log_L = torch.where(trained.given.any(-1), log_L, least)
-    return on_tokens(trained, torch.where(trained.given, 1.0, standardise(log_L)[..., None]))
+    return replace(trained, A=torch.where(trained.given, 1.0, standardise(log_L)[..., None]))
 
 
 ALL = [nthr_eta0, random_sparing, prefix_baseline, shuffled_L, substituted, substituted_up]

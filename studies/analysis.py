@@ -115,18 +115,20 @@ def effects(rows: list[dict]) -> list[Effect]:
         x.chosen = not x.flags and x.lr == chosen_rate(rows, x.task, x.variant)
         if x.n:
             results.append(x)
-    mark_significant(results)
+    mark_significant(results, comparisons(rows))
     return sorted(results, key=lambda x: (x.task, -x.average.value))
 
 
-def mark_significant(results: list[Effect]) -> None:
-    """By Holm's correction over COMPARED, at their chosen rates, on both tasks.
+def comparisons(rows: list[dict]) -> int:
+    """How many Holm's correction counts: variants of COMPARED that have rows, on both tasks."""
+    return len(TASKS) * len({row["variant"] for row in rows} & {*COMPARED})
 
-    Variants that have no rows yet are counted as comparisons.
-    """
+
+def mark_significant(results: list[Effect], comparisons: int) -> None:
+    """By Holm's correction over this many comparisons, at the chosen rates, on both tasks."""
     compared = [x for x in results if x.chosen and x.variant in COMPARED and x.task in TASKS]
     p = {(x.task, x.variant): sign_flips(x.minus_grpo("mean_sampled")) for x in compared}
-    significant = holm(p, len(TASKS) * len(COMPARED))
+    significant = holm(p, comparisons)
     for x in compared:
         x.significant = (x.task, x.variant) in significant
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.analysis import Effect, at_equal_time, run_times, speed, words_about_noise
+from studies.analysis import Effect, at_equal_time, comparisons, run_times, speed
+from studies.analysis import words_about_noise
 from studies.common import Interval, interval, markdown, paired, sign_flips
 from studies.protocol import AT_USUAL, COMPARED, FIRST, HEAD, LIMITS, NAMES, NARROW, RATES, RESPONSE
 from studies.protocol import SEARCHED, SIX, TASKS, accuracy_by_rate, chosen_rate, title
@@ -64,7 +65,7 @@ def table(results: list[Effect]) -> str:
 
 
 def table_of_rates(rows: list[dict]) -> str:
-    """The parameter study; what was chosen has a frame."""
+    """The parameter study of what has rows; what was chosen has a frame."""
     lines = []
     heads = [*((name, "") for name in SEARCHED), ("gspo", NARROW)]
     for task, (variant, flags) in product(TASKS, heads):
@@ -74,7 +75,8 @@ def table_of_rates(rows: list[dict]) -> str:
         if chosen and not flags:
             texts[chosen] = f"<kbd>{texts[chosen]}</kbd>"
         name = f"`{variant} {flags}`".replace(" `", "`")
-        lines.append([task, name, *(texts.get(lr, "") for lr in RATES)])
+        if texts:
+            lines.append([task, name, *(texts.get(lr, "") for lr in RATES)])
     return markdown(["task", "variant", *(f"{lr:g}" for lr in RATES)], lines)
 
 
@@ -112,7 +114,7 @@ def page(rows: list[dict], results: list[Effect]) -> str:
     chosen = [x for x in results if x.chosen]
     both = [x for x in chosen if x.task in TASKS]
     parts = {
-        "comparisons": len(TASKS) * len(COMPARED),
+        "comparisons": comparisons(rows),
         "variants": table([x for x in both if x.variant in ("grpo", *COMPARED)]),
         "noise": "\n".join(words_about_noise(rows, task) for task in TASKS),
         "other_rates": table([x for x in results if not x.chosen and not x.flags]),

@@ -20,6 +20,7 @@ from itertools import islice
 
 import torch
 
+from advantages import with_advantages
 from grpo import Rollout, response_logprobs
 from studies.common import TABLES, study
 from studies.gradients import FUNCTIONS, gradient, sampled
@@ -43,7 +44,8 @@ def slopes(model, rollout: Rollout, p: int, advantages: torch.Tensor) -> torch.T
 def groups(model, task: str):
     """Yields the mixed groups of some rollouts: rollout, index, advantages."""
     for rollout in sampled(model, task, SEED, ROLLOUTS):
-        advantages = torch.stack([FUNCTIONS[name](rollout).A for name in NAMES])
+        trained = [with_advantages(rollout, FUNCTIONS[name]) for name in NAMES]
+        advantages = torch.stack([x.A for x in trained])
         share = rollout.rewards.mean(1)
         for p in ((share > 0) & (share < 1)).nonzero()[:, 0].tolist():
             yield rollout, p, advantages

@@ -40,13 +40,13 @@ from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 
 import train
-from advantages import Critic, grpo, rloo
-from grpo import Rollout, policy_loss, response_logprobs, sample_rollout, token_weights
+from advantages import Critic, grpo, rloo, with_advantages
+from grpo import policy_loss, response_logprobs, sample_rollout, token_weights
 from studies.analysis import effects
 from studies.common import TABLES, complete, matching, options, publish, read_rows
 from studies.gradients_report import page, table
 from studies.protocol import ROWS as RUNS, TASKS, TWELVE
-from studies.runs import LOSSES, TRAINED, settings
+from studies.runs import TRAINED, model_after, settings
 from tasks import TASKS as ALL_TASKS, make_problems
 
 ROWS = TABLES / "gradients.csv"
@@ -76,12 +76,13 @@ def gradient(model, goal: torch.Tensor) -> torch.Tensor:
     return parameters_to_vector(torch.autograd.grad(goal, [*model.parameters()], retain_graph=True))
 
 
-def direction(model, trained: Rollout, aggregate: str = "token") -> torch.Tensor:
-    """g, (N,), of what a variant returned. Groups whose A is 0 have no gradient: not read."""
+def direction(model, rollout, variant, aggregate: str = "token") -> torch.Tensor:
+    """g, (N,), of a variant. Groups whose A is 0 have no gradient, so they are not read."""
+    trained = with_advantages(rollout, variant)
     groups = (trained.A != 0).any(2).any(1)
     weights = token_weights(trained.mask, aggregate, trained.max_length)[groups]
     logprobs = response_logprobs(model, trained, groups)
-    loss = policy_loss(logprobs, trained.logprobs[groups], trained.A[groups], weights)
+    loss, _ = policy_loss(logprobs, trained.logprobs[groups], trained.A[groups], weights)
     return -gradient(model, loss)
 
 
@@ -113,22 +114,21 @@ def bias_and_noise(G: torch.Tensor, U: torch.Tensor) -> dict[str, float]:
 
 def measure(task: str, seed: int, out: str, names: list[str]) -> list[dict]:
     """The rows of one base model. A row does not depend on which others are measured with it."""
-    args = settings(task, seed, out)
-    model = train.base_model(args)
+    model = model_after(task, "base", seed, out)
     functions = {name: FUNCTIONS[name] for name in names if name in FUNCTIONS}
     if "critic" in names:
-        functions["critic"] = trained_critic(args, model)
+        functions["critic"] = trained_critic(settings(task, seed, out), model)
+    parsed = {name: settings(task, seed, out, "--variant", name) for name in functions}
     half_B = tqdm(sampled(model, task, SEED_B, K), "half B", K)
-    U = torch.stack([direction(model, rloo(rollout), "constant") for rollout in half_B]).double()
+    U = torch.stack([direction(model, rollout, rloo, "constant") for rollout in half_B]).double()
     torch.manual_seed(0)  # of shuffled_L
     directions = {name: [] for name in functions}
     for rollout in tqdm(sampled(model, task, SEED_A, K), "half A", K):
         for name, function in functions.items():
-            aggregate = LOSSES.get(name, {}).get("aggregate", "token")
-            directions[name].append(direction(model, function(rollout), aggregate))
+            directions[name].append(direction(model, rollout, function, parsed[name].aggregate))
     for name in [name for name in SIZES if name in names]:
         rollouts = sampled(model, task, SEED_A, K, SIZES[name])
-        directions[name] = [direction(model, grpo(rollout)) for rollout in rollouts]
+        directions[name] = [direction(model, rollout, grpo) for rollout in rollouts]
     found = {name: bias_and_noise(torch.stack(g).double(), U) for name, g in directions.items()}
     return [{"task": task, "seed": seed, "variant": name} | row for name, row in found.items()]
 

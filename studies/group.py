@@ -12,7 +12,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
 import train
-from advantages import VARIANTS
+from advantages import VARIANTS, grpo, with_advantages
 from grpo import Rollout, sample_rollout
 from model import GPT
 from studies.common import TABLES
@@ -47,8 +47,8 @@ def draw(ax, rollout: Rollout, m: int, variant: str, letters: int = 12) -> None:
     A token that is not the solution's has a bar below it; a space is shown as an open box. A token
     with a frame has another advantage than under grpo.
     """
-    A = VARIANTS[variant](rollout).A[m]  # (G, T)
-    plain = VARIANTS["grpo"](rollout).A[m]
+    A = with_advantages(rollout, VARIANTS[variant]).A[m]  # (G, T)
+    plain = with_advantages(rollout, grpo).A[m]
     shown = A.where(rollout.mask[m], torch.nan)
     ax.imshow(shown.numpy(), cmap=PUSHES, vmin=-2, vmax=2, aspect="auto")
     solution = rollout.problems[m].solution + EOS

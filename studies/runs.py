@@ -10,9 +10,11 @@ in which comments and docstrings do not count.
 import ast
 import hashlib
 import json
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import train
 from advantages import LOSS, VARIANTS
@@ -22,7 +24,6 @@ from studies.protocol import ROWS, chosen_rate
 from tools.ask import finished
 
 TRAINED = VARIANTS | CONTROLS
-LOSSES = LOSS | CONTROLS_LOSS
 ROOT = Path(train.__file__).parent
 CORE = ("tasks.py", "model.py", "grpo.py", "train.py")  # all of these files made a run
 RULES = ("advantages.py", "studies/ablations.py")  # of these what the variant needs
@@ -42,10 +43,25 @@ class Run(NamedTuple):
         return cls(*(row[name] for name in cls._fields))
 
 
+@contextmanager
+def controls():
+    """Within it, train.py takes controls as well: they are in the tables of advantages.py."""
+    with patch.dict(VARIANTS, CONTROLS), patch.dict(LOSS, CONTROLS_LOSS):
+        yield
+
+
+@contextmanager
+def silence():
+    """Within it, train.py prints nothing and draws no bar: several processes share a terminal."""
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        yield
+
+
 def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
     """train.py's settings on the processor; the runs of one seed share the folder of its base."""
     argv = ["--task", task, "--seed", str(seed), "--base-seed", str(seed), "--device", "cpu"]
-    return train.parse_arguments([*argv, "--out", f"{out}/{task}-{seed}", *more], TRAINED, LOSSES)
+    with controls():
+        return train.parse_arguments([*argv, "--out", f"{out}/{task}-{seed}", *more])
 
 
 def settings_of(run: Run, out: str) -> train.Namespace:
@@ -64,10 +80,10 @@ def syntax(path: Path) -> ast.Module:
     return tree
 
 
-def needed(name: str, definitions: dict[str, ast.AST]) -> dict[str, ast.AST]:
-    """The definition of this name, and of all that it mentions, and so on."""
+def needed(names: list[str], definitions: dict[str, ast.AST]) -> dict[str, ast.AST]:
+    """The definitions of these names, and of all that they mention, and so on."""
     reached = {}
-    waiting = [name]
+    waiting = [*names]
     while waiting:
         name = waiting.pop()
         if name in definitions and name not in reached:
@@ -81,7 +97,7 @@ def code_hash(variant: str, root: Path = ROOT) -> str:
     trees = [syntax(root / name) for name in CORE]
     rules = [node for name in RULES for node in syntax(root / name).body]
     definitions = {node.name: node for node in rules if hasattr(node, "name")}
-    parts = needed(TRAINED[variant].__name__, definitions)
+    parts = needed([TRAINED[variant].__name__, "with_advantages"], definitions)
     texts = [ast.unparse(tree) for tree in [*trees, *(parts[name] for name in sorted(parts))]]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
@@ -91,21 +107,23 @@ def is_finished(run: Run, out: str) -> bool:
     """Whether this run has been made to its end, by this code, wherever that was."""
     args = settings_of(run, out)
     folder = Path(args.out, args.name)
-    if not (folder / "summary.json").exists() or not (folder / "code.txt").exists():
+    try:
+        summary = json.loads((folder / "summary.json").read_text())
+        code = (folder / "code.txt").read_text()
+    except (OSError, ValueError):  # a file is not there, or it is torn
         return False
-    summary = json.loads((folder / "summary.json").read_text())
     same = all(summary.get(name) == x for name, x in vars(args).items() if name != "out")
-    return same and (folder / "code.txt").read_text() == code_hash(run.variant)
+    return same and code == code_hash(run.variant)
 
 
 def folder_of(run: Run, out: str) -> Path:
-    """The folder of a run. If the run is not finished, it is made, and prints nothing."""
+    """The folder of a run. A run that is not finished is made, and prints nothing."""
     args = settings_of(run, out)
     folder = Path(args.out, args.name)
     if not is_finished(run, out):
         (folder / "code.txt").unlink(missing_ok=True)
-        with redirect_stdout(None):
-            train.run(args, variants=TRAINED)
+        with controls(), silence():
+            train.run(args)
         (folder / "code.txt").write_text(code_hash(run.variant))
     return folder
 
@@ -113,7 +131,8 @@ def folder_of(run: Run, out: str) -> Path:
 def model_after(task: str, variant: str, seed: int, out: str):
     """The model that a run ended with, at the rate chosen for it; "base" is the base model."""
     if variant == "base":
-        return train.base_model(settings(task, seed, out))
+        with silence():
+            return train.base_model(settings(task, seed, out))
     rate = chosen_rate(read_rows(ROWS), task, variant)
     return finished(folder_of(Run(task, variant, rate, "", seed), out))[1]
 

@@ -23,11 +23,11 @@ import numpy as np
 import train
 from studies.common import TABLES, cells, complete, markdown, options, publish, read_rows
 from studies.protocol import ROWS as RUNS, TASKS, chosen_rate
-from studies.runs import settings
+from studies.runs import model_after, settings
 
 ROWS = TABLES / "timing.csv"
-NAMES = """grpo reinforce culling negative ngrpo verifree likelihood critic nthr gspo
-cispo""".split()  # the first five after grpo train on groups that it skips
+NAMES = """grpo reinforce culling negative ngrpo verifree process likelihood critic nthr gspo
+cispo""".split()  # the first six after grpo train on groups that it skips
 
 
 def seconds_of_steps(loop):
@@ -53,18 +53,19 @@ def of_run(ours: np.ndarray, of_grpo: np.ndarray) -> dict[str, float]:
 
 
 def measure(task: str, seed: int, out: str, names: list[str]) -> list[dict]:
-    """The rows of one base model."""
-    base = train.base_model(settings(task, seed, out))
+    """The rows of one base model. A variant whose learning rate is not chosen yet has none."""
+    base = model_after(task, "base", seed, out)
     # What is loaded only once is loaded here, so that it counts for no variant.
     next(train.train(settings(task, seed, out), deepcopy(base)))
+    rates = {name: chosen_rate(read_rows(RUNS), task, name) for name in ["grpo", *names]}
+    timed = [name for name, rate in rates.items() if rate]
     loops = []
-    for name in dict.fromkeys(["grpo", *names]):
-        rate = str(chosen_rate(read_rows(RUNS), task, name))
-        args = settings(task, seed, out, "--variant", name, "--lr", rate)
+    for name in timed:
+        args = settings(task, seed, out, "--variant", name, "--lr", str(rates[name]))
         loops.append(seconds_of_steps(train.train(args, deepcopy(base))))
     seconds = np.transpose([*zip(*loops)])  # (names, steps); zip takes a step of each in turn
-    rows = zip(dict.fromkeys(["grpo", *names]), seconds)
     about = {"task": task, "seed": seed}
+    rows = zip(timed, seconds)
     return [about | {"variant": x} | of_run(s, seconds[0]) for x, s in rows if x in names]
 
 

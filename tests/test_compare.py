@@ -136,20 +136,30 @@ def test_jobs(monkeypatch):
     assert len(compare.missing_runs(args)) == 2 * (len(NAMES) + 1) - 1
 
 
-def test_a_row_of_a_run(tmp_path, monkeypatch):
-    """Other settings than the row says; a run made again or mislaid; step 0 in the mean."""
-    monkeypatch.setattr(train, "base_model", lambda args, say: train.new_model(args))
+def test_a_row_of_a_run(tmp_path, monkeypatch, capsys):
+    """Other settings than the row says; a run made again or mislaid; step 0 in the mean; lines and
+    bars of several runs in one terminal."""
+    monkeypatch.setattr(train, "warm_up", lambda *_: [*train.progress([0], "warm-up", 1), 0.0])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     run = Run("add", "nthr", 6e-4, "--steps 2 --prompts 2 --width 8 --max-grad-norm 1e9", 4)
     (row,) = compare.trained(run, tmp_path)
     assert Run.of(row) == run and row["scaled"] == 0
     (folder,) = tmp_path.glob("*/*")
     assert "nthr-seed4-base_seed4-lr0.0006-max_grad_norm" in folder.name
+    runs.model_after("add", "base", 4, tmp_path)
+    assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(train, "run", None)
     assert compare.trained(run, tmp_path) == [row]
     assert not runs.is_finished(run._replace(lr=3e-4), tmp_path)
-    code = (folder / "code.txt").read_text()
-    (folder / "code.txt").write_text(code[::-1])
-    assert not runs.is_finished(run, tmp_path)
+    for name in ("code.txt", "summary.json"):
+        whole = (folder / name).read_bytes()
+        for torn in (whole[::-1], whole[:50], b"", b"\xff"):
+            (folder / name).write_bytes(torn)
+            assert not runs.is_finished(run, tmp_path)
+        (folder / name).unlink()
+        assert not runs.is_finished(run, tmp_path)
+        (folder / name).write_bytes(whole)
+    assert runs.is_finished(run, tmp_path)
     monkeypatch.setattr(compare, "ROWS", tmp_path / "ROWS")
     other = row | {"seed": 3}
     compare.add_rows([row])
@@ -169,7 +179,7 @@ def test_a_row_of_a_run(tmp_path, monkeypatch):
 
 def test_variants_beside_the_committed_ones(tmp_path, monkeypatch, capsys):
     """Own runs that are not drawn, drawn as if committed, or written to results/."""
-    monkeypatch.setattr(train, "base_model", lambda args, *_: train.new_model(args))
+    monkeypatch.setattr(train, "base_model", lambda args: train.new_model(args))
     monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, _: [f(*job) for job in jobs])
     drawn = []
     monkeypatch.setattr(pictures, "forest", lambda *parts: drawn.append(parts))
@@ -230,6 +240,7 @@ def test_code_that_made_a_run(tmp_path):
     assert changed("grpo.py", '"""', '"""Another word. ') == set()
     assert changed("train.py", "import csv", "import csv  # a comment") == set()
     assert changed("model.py", "def forward(", "def forward_(") == {*names}
+    assert changed("advantages.py", "torch.where(trained.mask", "(trained.mask") == {*names}
     assert changed("advantages.py", "torch.ones_like(rollout", "torch.zeros_like(rollout") == {
         "ngrpo"
     }
@@ -295,7 +306,8 @@ def test_names_do_not_touch():
 
 
 def test_a_page_of_some_rows(tmp_path, monkeypatch):
-    """Other pairs of runs, another family of comparisons, bold for what is not significant."""
+    """Other pairs of runs, another family of comparisons, bold for what is not significant; a
+    variant that is in the tables before it has rows, or not once it has them."""
     monkeypatch.setattr(pictures, "TABLES", tmp_path)
     first = [x for x in product(TASKS, SEARCHED) for x in searched(*x, [0.5, 0.2, 0.1])]
     assert analysis.effects(first) == []
@@ -308,6 +320,7 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
         (0, 12, "add", "grpo", 3e-4, ""),
         (-10, 12, "add", "critic", 3e-4, ""),
         (-5, 12, "mul", "dr_grpo", 3e-4, ""),
+        (-4, 12, "mul", "process", 3e-4, ""),
         (-6, 12, "mul", "rloo", 3e-4, ""),
         (0, 12, "mul", "grpo", 3e-4, ""),
         (10, 9, "add", "nthr", 3e-4, ""),  # not significant: p = 2 / 2**9
@@ -329,16 +342,28 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
         gains = 100 * x.average.value, 100 * x.minus_grpo("final_sampled").mean()
         effects[x.task, x.variant, x.lr, x.flags] = (*gains, x.n)
     assert effects == expected
-    assert {x.variant for x in results if x.significant} == {"half", "critic", "dr_grpo"}
+    names = {x.variant for x in results if x.significant}
+    assert names == {"half", "critic", "dr_grpo", "process"}
     (nthr,) = [x for x in results if x.variant == "nthr" and x.chosen]
     assert nthr.curves[1][:, -1].mean() == pytest.approx(level[:9].mean(), abs=1e-4)
     page = compare_report.page(first + rows, results)
-    assert (page.count("**+"), page.count("**-")) == (1, 2)
-    assert f"{2 * (len(NAMES) - 2)} comparisons" in page.replace("\n", " ")
+    assert (page.count("**+"), page.count("**-")) == (1, 3)
+    of_process = [x for x in page.splitlines() if "`process`" in x]
+    assert len(of_process) == 3 and "| mul | `process` | 0.0003 | 12 | **-4.0" in of_process[0]
+    # Neither grpo nor rloo is compared, and culling has no rows here.
+    assert f"{2 * (len(NAMES) - 3)} comparisons" in page.replace("\n", " ")
+    without = [row for row in first + rows if row["variant"] != "process"]
+    less = compare_report.page(without, analysis.effects(without))
+    assert f"{2 * (len(NAMES) - 4)} comparisons" in less.replace("\n", " ")
+    assert less.splitlines() == [
+        x.replace(f"{2 * (len(NAMES) - 3)} comparisons", f"{2 * (len(NAMES) - 4)} comparisons")
+        for x in page.splitlines()
+        if x not in of_process
+    ]
     of_pair = [x for x in page.splitlines() if "rloo" in x and "| 12 |" in x]
     assert len(of_pair) == 1 and "| mul | `dr_grpo = rloo` | 0.0003 | 12 | **-5.0" in of_pair[0]
     parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
-    assert parts == [0, 4, 0, 1, 2, 3 * 8, 0, 1, len(SEARCHED) + 1]
+    assert parts == [0, 4, 0, 1, 2, 3 * 8, 0, 1, len(SEARCHED)]
     assert "| add | `half` | 0.0003 | 12 | **+10.0" in page
     plain = re.sub(r" \(.*?\)", "", page)  # without intervals
     assert plain.count("| add | `half` | +10.0 |  | -5.0 |  |") == 2  # the average, and greedy

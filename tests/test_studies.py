@@ -1,12 +1,13 @@
 """The studies' arithmetic, on rows, groups and responses whose answers are known."""
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import time
 from copy import deepcopy
-from itertools import combinations, product
+from itertools import combinations, count, product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,13 +18,14 @@ from torch.nn.utils import parameters_to_vector
 
 plt = pytest.importorskip("matplotlib.pyplot", reason="see studies/requirements.txt")
 pytest.importorskip("scipy", reason="the studies need scipy: see studies/requirements.txt")
+import advantages  # noqa: E402
 import train  # noqa: E402
-from advantages import answer_likelihood, grpo, likelihood, standardise, token_bias  # noqa: E402
+from advantages import LOSS, VARIANTS, answer_likelihood, grpo, likelihood  # noqa: E402
+from advantages import standardise, token_bias, with_advantages  # noqa: E402
 from grpo import policy_loss, response_logprobs, update  # noqa: E402
-from studies import ablations, common, displacement, faithful, gradients, gradients_report  # noqa: E402
-from studies import group, pass_at_k, timing  # noqa: E402
+from studies import ablations, common, compare, displacement, faithful, gradients  # noqa: E402
+from studies import gradients_report, group, pass_at_k, runs, timing  # noqa: E402
 from studies.gradients_report import parts, relative  # noqa: E402
-from studies.runs import LOSSES, TRAINED  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
 
@@ -35,10 +37,12 @@ def test_displaced_groups(monkeypatch):
     x.rewards = torch.tensor([[1.0] * 4, [0.0, 1.0, 0.0, 1.0], [0.0] * 4]).double()
     monkeypatch.setattr(displacement, "sampled", lambda *_: [x, x])
     assert [p for _, p, _ in displacement.groups(model, "add")] == [1, 1]
-    found = displacement.slopes(model, x, 1, torch.stack([grpo(x).A, -2 * grpo(x).A]))
+    A = with_advantages(x, grpo).A
+    found = displacement.slopes(model, x, 1, torch.stack([A, -2 * A]))
     logprobs = response_logprobs(model, x)
     ones = torch.ones_like(x.mask[1:2], dtype=torch.double)
-    policy_loss(logprobs[1:2], x.logprobs[1:2], grpo(x).A[1:2], ones).backward()
+    loss, _ = policy_loss(logprobs[1:2], x.logprobs[1:2], A[1:2], ones)
+    loss.backward()
     torch.optim.SGD(model.parameters(), lr=1e-6).step()
     change = (response_logprobs(model, x) - logprobs)[1].sum(-1)
     expected = (change[1] + change[3]).item() / 2 / 1e-6
@@ -114,17 +118,18 @@ def test_where_a_step_goes():
     x = sample(model, levels=(2, 5, 4, 3, 5, 4))
     x.rewards = torch.tensor([*torch.eye(4).tolist(), [0.0] * 4, [1.0] * 4]).double()
     for name in ("grpo", "reinforce", "negative", "ngrpo", "verifree"):
-        trained = gradients.FUNCTIONS[name](x)
-        loss = {"aggregate": "token"} | LOSSES.get(name, {})
+        variant = gradients.FUNCTIONS[name]
+        trained = with_advantages(x, variant)
+        loss = {"aggregate": "token"} | LOSS.get(name, {})
         moved = deepcopy(model)
         sgd = torch.optim.SGD(moved.parameters(), lr=1.0)
         update(moved, sgd, trained, minibatches=1, max_grad_norm=1e9, **loss)
         both = [parameters_to_vector(y.parameters()).detach() for y in (moved, model)]
-        g = gradients.direction(model, trained, loss["aggregate"])
+        g = gradients.direction(model, x, variant, loss["aggregate"])
         assert g.any()
         close(g, both[0] - both[1])
     x.rewards = torch.zeros(6, 4).double()
-    assert not gradients.direction(model, grpo(x)).any()
+    assert not gradients.direction(model, x, grpo).any()
 
 
 def test_relative_ratios():
@@ -205,6 +210,20 @@ def test_time_of_a_run(monkeypatch):
     assert timing.of_run(grpo, ours) == {"seconds": 8, "of_grpo": 0.5, "same_time": 4}
 
 
+def test_a_variant_without_a_rate_is_not_timed(monkeypatch):
+    """A study that stops because the rate of one variant has not been chosen yet."""
+    rates = {"grpo": 3e-4, "half": 6e-4}
+    monkeypatch.setattr(timing, "model_after", lambda *_: None)
+    monkeypatch.setattr(timing, "chosen_rate", lambda rows, task, name: rates.get(name))
+    monkeypatch.setattr(timing, "process_time", count(1.0).__next__)
+    given = []
+    loop = lambda args, base: given.append(args) or iter([(None, {"step": 1})] * 2)  # noqa: E731
+    monkeypatch.setattr(train, "train", loop)
+    rows = timing.measure("add", 4, "x", ["process", "half"])
+    assert [(row["variant"], row["of_grpo"]) for row in rows] == [("half", 1.0)]
+    assert [(args.variant, args.lr) for args in given[1:]] == [*rates.items()]
+
+
 def test_pass_at_k():
     """An estimate that is not the share of all subsets of k samples with a correct one."""
     for k, c in product((1, 2, 4, 6), (0, 1, 3, 6)):
@@ -234,16 +253,21 @@ def test_the_group_of_the_picture(monkeypatch):
 
 
 def test_spared_tokens(monkeypatch):
-    """Tokens spared that must not be, or too few; partners that are not the nearest."""
+    """Tokens spared that must not be, or too few; partners that are not the nearest; a tensor of
+    the rollout, or of a variant, that is written to."""
     rollout = sample(tiny_gpt(), levels=[3] * 8, G=8)
     rollout.rewards = (torch.rand(8, 8) < 0.4).float()
-    A = grpo(rollout).A
+    A = with_advantages(rollout, grpo).A
     pi = rollout.logprobs.exp()
     for share in (0.04, 0.9):
         selected = (A < 0) & (torch.rand(A.size()) < share)  # in place of what nthr selects
-        on = ablations.on_tokens(rollout, A.masked_fill(selected, 0.0))
-        monkeypatch.setattr(ablations, "nthr_eta0", lambda _: on)
-        found = ablations.random_sparing(rollout).A
+        given = {"grpo": grpo(rollout), "nthr_eta0": A.masked_fill(selected, 0.0)}
+        for name, x in given.items():
+            monkeypatch.setattr(ablations, name, lambda _, x=x: x)
+        given |= {name: x for name, x in vars(rollout).items() if isinstance(x, torch.Tensor)}
+        before = deepcopy(given)
+        found = ablations.random_sparing(rollout)
+        assert all(torch.equal(x, before[name]) for name, x in given.items())
         spared, others = (A < 0) & (found == 0), (A < 0) & ~selected
         assert 1 < spared.sum() == min(selected.sum(), others.sum())
         assert not (spared & selected).any()
@@ -277,7 +301,7 @@ def decoded(x):
 
 def test_a_baseline_does_not_see_its_token():
     """A prefix that includes the token itself, or a mean that includes the response itself."""
-    A = ablations.prefix_baseline(of_sums()).A[0]
+    A = with_advantages(of_sums(), ablations.prefix_baseline).A[0]
     close(A[0], torch.tensor([1.0] * 9))  # no other response is correct
     close(A[1], -torch.tensor([1 / 3, 1 / 2, 1.0, 1.0, 1.0] + [1 / 3] * 4))
 
@@ -288,7 +312,7 @@ def test_thresholds_of_groups():
     H = torch.linspace(0.1, 0.9, rollout.mask.numel()).view(rollout.mask.shape)
     monotone = torch.stack([H, 1 - H], -1)  # its entropy is largest where H is 0.5
     rollout.probs = monotone
-    A = ablations.forking_by_group(rollout).A
+    A = with_advantages(rollout, ablations.forking_by_group).A
     entropy = -(monotone * monotone.log()).sum(-1)
     for p in range(2):
         values = entropy[p][rollout.mask[p]].sort()[0]
@@ -303,19 +327,19 @@ def test_true_answers():
     """An answer put behind the wrong reasoning or into a mixed group; a rollout that is changed."""
     rollout = of_sums()
     before = decoded(rollout)
-    x = ablations.substituted(rollout)
-    up = ablations.substituted_up(rollout)
+    x = with_advantages(rollout, ablations.substituted)
+    up = with_advantages(rollout, ablations.substituted_up)
     assert decoded(rollout) == before and rollout.A is None
     ends = ["15,21#20$", "05,20#20$", "1#20$", "#20$"]
     assert decoded(x) == decoded(up) == [[text + "$" for text in TEXTS], ends]
     close(x.logprobs, response_logprobs(x.model, x).detach(), 1e-5)
-    close(x.A[..., 0], likelihood(rollout).A[..., 0])
+    close(x.A[..., 0], likelihood(rollout))
     assert (x.A[x.mask] != 0).all() and x.given.sum(2).tolist() == [[0] * 4, [4] * 4]
     assert x.A[1].min() < 0 == up.A[1].min() < up.A[1].max()
     close(up.A[0], x.A[0])
     torch.manual_seed(SEED)
     L = answer_likelihood(rollout)[1]
-    shuffled = ablations.shuffled_L(rollout).A[1, :, 0]
+    shuffled = ablations.shuffled_L(rollout)[1]
     close(shuffled.sort()[0], standardise(L[None])[0].sort()[0], 1e-5)
 
 
@@ -323,8 +347,8 @@ def test_dense_and_log_likelihood():
     """L of another answer or without its end; an advantage for what has no marker."""
     rollout = of_sums()
     rollout.problems[1] = problem(TASKS["sum"], [7, 8, 6], 3)
-    x = ablations.log_likelihood(rollout)
-    undivided = ablations.verifree_undivided(rollout)
+    x = with_advantages(rollout, ablations.log_likelihood)
+    undivided = with_advantages(rollout, ablations.verifree_undivided)
     assert decoded(undivided) == decoded(x)
     assert decoded(x)[1] == ["15,21#21$", "05,20#21$", "1$", "#21$"]
     for p in range(2):
@@ -332,9 +356,8 @@ def test_dense_and_log_likelihood():
         there = torch.tensor(["#" in text for text in decoded(rollout)[p]])
         mu = (log_L.exp() * there).mean()
         others = (4 * log_L.exp() * there - 4 * mu) / 3
-        A = ablations.dense(rollout).A[p]
-        close(A[:, 0], others / ((mu * (1 - mu)).sqrt() + 1e-6), 1e-4)
-        assert all(len(row[m].unique()) == 1 for row, m in zip(A, rollout.mask[p]))
+        A = ablations.dense(rollout)[p]
+        close(A, others / ((mu * (1 - mu)).sqrt() + 1e-6), 1e-4)
         log_L = log_L.where(there, log_L[there].min())
         expected = (log_L - log_L.mean()) / (log_L.std(correction=0) + 1e-6)
         close(x.A[p, :, 0], expected, 1e-4)
@@ -343,7 +366,7 @@ def test_dense_and_log_likelihood():
         close(undivided.A[p], plain.masked_fill(~x.mask[p], 0.0), 1e-5)
     none = scripted(rollout.problems, [["15,20", "1", "2", ""]] * 2)
     none.model = rollout.model
-    assert not ablations.log_likelihood(none).A.any() and not ablations.dense(none).A.any()
+    assert not ablations.log_likelihood(none).A.any() and not ablations.dense(none).any()
 
 
 def test_the_bounded_critic():
@@ -353,8 +376,9 @@ def test_the_bounded_critic():
     critic.network.unembed.weight.data *= 100
     raw = token_bias(critic.network, rollout).detach()
     before = critic.network.embed_position.weight.detach().clone()
-    A = critic(rollout).A
-    close(A, torch.where(rollout.mask, grpo(rollout).A + raw.tanh(), 0.0), 1e-5)
+    A = with_advantages(rollout, critic).A
+    expected = grpo(rollout)[..., None] + raw.tanh()
+    close(A, torch.where(rollout.mask, expected, 0.0), 1e-5)
     assert raw.abs().max() > 1 and (critic.network.embed_position.weight != before).any()
 
 
@@ -362,11 +386,26 @@ def test_controls_can_be_trained():
     """A name that the command line does not take, or with another variant's loss."""
     for name in ablations.CONTROLS:
         argv = ["--variant", name, "--prompts", "2", "--width", "8"]
-        args = train.parse_arguments(argv, TRAINED, LOSSES)
+        args = runs.settings("add", 4, "x", *argv)
         assert (args.aggregate == "constant") == (name == "prefix_baseline")
         args.steps = 1
-        ((*_, row),) = train.train(args, train.new_model(args), TRAINED)
+        with runs.controls():
+            ((*_, row),) = train.train(args, train.new_model(args))
         assert np.isfinite(row["loss"])
+
+
+def test_controls_are_in_the_tables_only_for_a_while():
+    """A study, imported or run, after which train.py takes a control or has another loss."""
+    assert compare.folder_of  # the import of studies.compare imports most of them
+    unchanged = runpy.run_path(advantages.__file__)
+    before = dict(VARIANTS), dict(LOSS)
+    assert [*VARIANTS] == [*unchanged["VARIANTS"]] and LOSS == unchanged["LOSS"]
+    assert {x.__module__ for x in VARIANTS.values()} == {"advantages"}
+    with pytest.raises(ZeroDivisionError), runs.controls():
+        assert ablations.CONTROLS.items() <= VARIANTS.items()
+        assert ablations.CONTROLS_LOSS.items() <= LOSS.items()
+        1 / 0
+    assert (VARIANTS, LOSS) == before
 
 
 STUDY = """

@@ -24,7 +24,7 @@ from tools import ask, curves
 def folder(tmp_path, monkeypatch) -> Path:
     """The folder of a small run of two steps, which begins with random weights."""
     fewer_problems(20, monkeypatch)
-    monkeypatch.setattr(train, "base_model", lambda args, say: train.new_model(args))
+    monkeypatch.setattr(train, "base_model", lambda args: train.new_model(args))
     monkeypatch.chdir(tmp_path)
     train.main("--layers 1 --width 8 --steps 2 --prompts 4 --group-size 2".split())
     (left,) = Path("runs").iterdir()

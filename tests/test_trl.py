@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("trl", reason="TRL is not installed: see tools/requirements-trl.txt")
 
-from advantages import VARIANTS
+from advantages import VARIANTS, grpo, with_advantages
 from grpo import Rollout, response_logprobs, update
 from model import read_responses
 from tasks import ADD, EOS, PAD
@@ -142,7 +142,8 @@ def test_advantages_inside_trl_are_those_of_the_variant(tmp_path, variant):
         batch = type(trl)._generate_and_score_completions(trl, inputs)
         rollout = read(model, trl, batch)
         sure = decided(rollout) if variant == "forking" else rollout.mask
-        difference = batch["advantages"] - VARIANTS[variant](rollout).A.flatten(0, 1)
+        expected = with_advantages(rollout, VARIANTS[variant]).A
+        difference = batch["advantages"] - expected.flatten(0, 1)
         assert difference[sure.flatten(0, 1)].abs().max() < 1e-4
         return batch
 
@@ -158,7 +159,7 @@ def test_forking_keeps_the_tokens_of_top_entropy_quantile(tmp_path):
     mixed = (rollout.rewards != rollout.rewards[:, :1]).any(1)
     assert mixed.sum() > 1
     rows = mixed.repeat_interleave(G)  # the paper's batch has no other groups
-    every = VARIANTS["grpo"](rollout).A.flatten(0, 1)
+    every = with_advantages(rollout, grpo).A.flatten(0, 1)
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     seen = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
     T = batch["completion_ids"].size(1)
@@ -203,7 +204,8 @@ def test_a_response_that_was_cut_off_gets_no_reward():
 @pytest.mark.parametrize("variant", study.ALSO)
 def test_what_cannot_work_in_trl_is_refused(tmp_path, variant):
     """A variant that trains without what it does beside its function, and says nothing."""
-    assert {"critic", "culling", "likelihood", "verifree"} == {*study.ALSO} <= {*VARIANTS}
+    refused = {"critic", "culling", "likelihood", "process", "verifree"}
+    assert refused == {*study.ALSO} <= {*VARIANTS}
     with pytest.raises(ValueError, match=f"{variant} is refused: it also {study.ALSO[variant]}"):
         pair(variant, tmp_path)
 

@@ -21,9 +21,9 @@ from types import SimpleNamespace
 import torch
 
 import train
-from advantages import VARIANTS, grpo
+from advantages import VARIANTS, grpo, with_advantages
 from grpo import sample_rollout
-from tasks import EOS, TASKS, TOKENIZER, Problem, Task, make_problems, marked
+from tasks import EOS, TASKS, TOKENIZER, Problem, Task, make_problems, mark_mistake
 from tools import end_with_the_reader
 
 RULES = {  # task: what its problems are
@@ -103,15 +103,13 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
     rollout = sample_rollout(model, task, problems, 8, args.temperature, generator=generator)
     p = 0 if problem else int(rollout.rewards.var(1).argmax())
     network = isinstance(VARIANTS[name], type)
-    trained = grpo(rollout) if network else VARIANTS[name](rollout)
+    trained = with_advantages(rollout, grpo if network else VARIANTS[name])
     problem, correct = rollout.problems[p], int(rollout.rewards[p].sum())
-    group = (rollout.texts, trained.tokens, trained.mask, trained.A, rollout.rewards)
+    group = (rollout.texts, trained.tokens, trained.mask, trained.A, rollout.rewards, grpo(rollout))
     lines = []
     missed = 0  # responses of which nthr spares the first wrong token
-    for text, tokens, mask, A, reward, plain in zip(
-        *(x[p] for x in group), grpo(rollout).A[p, :, 0]
-    ):
-        _, remark = marked(problem, text, reward)
+    for text, tokens, mask, A, reward, plain in zip(*(x[p] for x in group)):
+        _, remark = mark_mistake(problem, text, reward)
         shown = TOKENIZER.decode(tokens[mask].tolist())
         lines.append(f"  {shown}  reward {reward:.0f}  {remark}".rstrip())
         weaker = (A * plain > 0) & (A.abs() < 0.999 * plain.abs())  # the same direction
@@ -173,7 +171,7 @@ def main(argv: list[str]) -> None:
     for kind, samples, temperature in (("sampled", 4, 1.0), ("greedy", 1, 0.0)):
         rollout = sample_rollout(model, task, [problem], samples, temperature)
         for text, reward in zip(rollout.texts[0], rollout.rewards[0]):
-            text, remark = marked(problem, text, reward)
+            text, remark = mark_mistake(problem, text, reward)
             print(f"  {kind:10}{text:{width}}  reward {reward:.0f}  {remark}".rstrip())
 
 

@@ -84,6 +84,14 @@ const ADVANTAGES = {
       return mu > 0.999 ? 0 : (given ? L[i] : above[i]) / sd;
     });
   },
+  process(x) { // it reads no rewards: a step is correct if the response agrees with the solution to its end
+    const ends = onTokens(x.tokens, (i, t) => ",#$".includes(x.tokens[i][t]));
+    const R = onTokens(x.tokens, (i, t) => Number(x.solution.startsWith(x.tokens[i].slice(0, t + 1))));
+    const steps = R.flatMap((row, i) => row.filter((_, t) => ends[i][t]));
+    const pushes = onTokens(x.tokens, (i, t) =>
+      ends[i][t] ? (R[i][t] - mean(steps)) / (deviation(steps) + 1e-6) : 0);
+    return onTokens(x.tokens, (i, t) => sum(pushes[i].slice(t)));
+  },
   nthr(x) {
     const A = standardise(x.rewards);
     const chosen = spared(x);
@@ -580,6 +588,7 @@ const IDEAS = {
     forking: ["train only unsure tokens", "At unsure tokens a response can go either way."],
     compensation: ["push improbable tokens of successes harder", "Successes with improbable tokens should teach more."],
     critic: ["let a second network judge tokens", "Not every token of a correct response helped."],
+    process: ["reward each correct step", "Steps may be correct although the answer is not."],
     verifree: ["train on the true answer", "We know the answer, so sampling need not find it."],
   },
   "change the loss": {
@@ -588,13 +597,10 @@ const IDEAS = {
   },
 };
 
-function firstSentence(name) { // of the docstring; a point in brackets ends no sentence
-  const [sentence] = data.variants[name].match(/^.*?\.(?= (?![^(]*\))|$)/) ?? [data.variants[name]];
-  return sentence.replace(/ \(experiment \d\)/, "");
-}
+const firstLine = (name) => data.variants[name].split("\n")[0]; // of the docstring: its idea
 
 function why(name) { // a rule that this page does not know says what it is
-  return Object.values(IDEAS).map((group) => group[name]?.[1]).find((text) => text) ?? firstSentence(name);
+  return Object.values(IDEAS).map((group) => group[name]?.[1]).find((text) => text) ?? firstLine(name);
 }
 
 function drawRule() {

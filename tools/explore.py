@@ -30,7 +30,8 @@ import torch
 from tqdm import tqdm
 
 import train
-from advantages import LOSS, VARIANTS, Critic, answer_likelihood, answered, as_sampled, token_bias
+from advantages import LOSS, VARIANTS, Critic, answer_likelihood, answered, decode_responses
+from advantages import token_bias
 from grpo import Rollout, sample_rollout
 from model import GPT
 from tasks import ADD, CHARACTERS, MARKER, TASKS, Problem, make_problems
@@ -56,7 +57,7 @@ def texts_and_rewards(rollout: Rollout) -> dict:
     """What any view of a rollout of one group needs. A response has $ where its end was sampled."""
     return {
         "problem": rollout.problems[0],
-        "tokens": as_sampled(rollout),
+        "tokens": decode_responses(rollout),
         "rewards": rollout.rewards[0].int().tolist(),
         "L_given": exact(given_likelihood(rollout)),  # of verifree
     }
@@ -76,7 +77,7 @@ def lab(rollout: Rollout, bias: torch.Tensor) -> dict:
     the responses reach them: the distribution over the next token, and the inner products of its
     vector h with those of the rows before it and with itself (for nthr).
     """
-    texts = as_sampled(rollout)
+    texts = decode_responses(rollout)
     first = {}  # prefix: a response and a token of it that follows this prefix
     for i, text in enumerate(texts):
         for t in range(len(text)):
@@ -160,7 +161,7 @@ def record(tasks: list[str], steps: int) -> dict:
 
 def page(recorded: dict) -> str:
     """The three files as one, with the data."""
-    variants = {name: inspect.getdoc(x).splitlines()[0] for name, x in VARIANTS.items()}
+    variants = {name: inspect.getdoc(x).split("\n\n")[0] for name, x in VARIANTS.items()}
     data = json.dumps({"variants": variants, "losses": LOSS} | recorded, separators=(",", ":"))
     joined = TEMPLATE.read_text(encoding="utf-8")
     for place, name in (("STYLE", "explore.css"), ("SCRIPT", "explore.js")):
@@ -178,11 +179,13 @@ def recording(path: Path) -> dict:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m tools.explore", None, __doc__.splitlines()[0])
     add = parser.add_argument
-    add("--steps", type=train.number(int, 0), default=400, help="training steps of a run (400)")
+    add("--steps", type=int, default=400, help="training steps of a run (400)")
     add("--tasks", nargs="+", choices=TASKS, default=["add", "mul"], help="of the runs (add mul)")
     add("--out", type=Path, default=PAGE, help="the file to write (tools/explore.html)")
     add("--keep", action="store_true", help="renew all but the recorded numbers")
     options = parser.parse_args(argv)
+    if options.steps < 0:
+        parser.error(f"--steps {options.steps}: 0 or more are allowed")
     out = options.out.resolve()
     if os.path.exists(out) and not os.path.isfile(out):
         parser.error(f"--out {options.out}: not a file")

@@ -32,7 +32,7 @@ except ModuleNotFoundError as error:
     INSTALL = "python -m pip install -r requirements.txt -r tools/requirements-trl.txt"
     raise SystemExit(f"The package {error.name} is not installed. Run: {INSTALL}") from None
 
-from advantages import LOSS, VARIANTS
+from advantages import LOSS, VARIANTS, with_advantages
 from grpo import Rollout
 from tasks import ADD, EOS, PAD, TOKENIZER, Problem, make_problems
 from train import base_model, parse_arguments
@@ -40,6 +40,7 @@ from train import base_model, parse_arguments
 # What these variants do besides computing advantages.
 ALSO = {"likelihood": "scores the answer", "critic": "trains a network", "culling": "drops prompts"}
 ALSO |= {"verifree": "trains the true answer in place of the sampled one"}
+ALSO |= {"process": "reads the steps of the solution"}
 LOSS_TYPE = {"token": "dapo", "response": "grpo", "constant": "dr_grpo"}  # TRL's, of `aggregate`
 # Settings for this project's model. 512 rows are 64 groups of 8; 296 rows are a 13th of the
 # held-out ones.
@@ -123,8 +124,8 @@ class VariantTrainer(GRPOTrainer):
             rollouts = [self.group_rollout(*group) for group in groups]
             if self.variant == "forking":  # it has one threshold for the batch
                 rollouts = [joined(rollouts)]
-            A = [VARIANTS[self.variant](rollout).A.flatten(0, 1) for rollout in rollouts]
-            batch["advantages"] = torch.cat(A)  # (B, T)
+            trained = [with_advantages(rollout, VARIANTS[self.variant]) for rollout in rollouts]
+            batch["advantages"] = torch.cat([x.A.flatten(0, 1) for x in trained])  # (B, T)
         return batch
 
     @torch.no_grad()
