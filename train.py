@@ -12,6 +12,7 @@ import sys
 import time
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
 from copy import deepcopy
+from difflib import get_close_matches
 from inspect import getdoc
 from io import BytesIO
 from pathlib import Path
@@ -105,8 +106,8 @@ def warm_up(model: GPT, task: Task, seed: int, steps=2000, rate=lambda step: 2e-
     start = len(task.longest.prompt)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     correct = 0.0
-    bar = progress(range(1, steps + 1), "warm-up")
-    for step in bar:
+    bar = progress(None, "warm-up", round(100 * task.share), unit="%")
+    for step in range(1, steps + 1):
         optimizer.param_groups[0]["lr"] = rate(step)
         batch = rows[rng.choice(len(rows), 64, p=weights / weights.sum())]  # (64, L)
         h, _ = model(batch[:, :-1])
@@ -114,9 +115,10 @@ def warm_up(model: GPT, task: Task, seed: int, steps=2000, rate=lambda step: 2e-
         descend(optimizer, cross_entropy(logits, batch[:, start:], ignore_index=PAD_ID))
         if step % 20 == 0:
             correct = sample_rollout(model, task, problems[::8], 1).rewards.mean().item()
-            bar.set_postfix_str(f"{correct:.0%} correct")
+            bar.update(min(round(100 * correct), bar.total) - bar.n)
             if correct >= task.share:
                 break
+    bar.close()
     return step, correct
 
 
@@ -217,7 +219,7 @@ def save(model: GPT, summary: dict, folder: Path) -> None:
     try:
         (folder / "summary.json").write_text(json.dumps(summary, indent=2))
     except OSError:
-        (folder / "summary.json").unlink()
+        (folder / "summary.json").unlink(missing_ok=True)
         raise
 
 
@@ -227,9 +229,9 @@ HEAD = "step reward all-fail sampled greedy entropy "
 SHOWN = dict(zip(HEAD.replace("-", "_").split(), ("", ".2f", ".0%", ".1%", ".1%", ".2f")))
 
 
-def progress(steps, name: str, total: int | None = None) -> tqdm:
+def progress(steps, name: str, total: int, **more) -> tqdm:
     """A bar that goes when it ends. There is none without a terminal."""
-    return tqdm(steps, name, total, leave=False, ascii=" #", disable=None)
+    return tqdm(steps, name, total, leave=False, ascii=" #", disable=None, **more)
 
 
 def show_start(args: Namespace) -> None:
@@ -260,6 +262,7 @@ def show_end(summary: dict, task: Task, folder: Path) -> None:
     """The result, accuracy before and after training, and where to look next."""
     done = "\nDone in {seconds:.0f} s. Correct answers to problems never trained on: "
     say((done + "{base_sampled:.1%} -> {final_sampled:.1%}").format(**summary))
+    say("(That is the mean over levels, with four samples of each problem.)")
     say(f"\n{task.unit:17}" + "".join(f"{n:>6}" for n in (*task.levels, "all")) + "   (%)")
     for kind in ("sampled", "greedy"):
         for name, when in (("base", "before"), ("final", "after")):
@@ -267,6 +270,8 @@ def show_end(summary: dict, task: Task, folder: Path) -> None:
             say(f"{f'{kind}, {when}':17}" + "".join(f"{100 * x:6.1f}" for x in shares))
     shares = [summary[f"{x}_sampled_reasoning_correct"] for x in ("base", "final")]
     say("Of the correct samples, {:.1%} had correct steps before, {:.1%} after.".format(*shares))
+    if shares[1] < 1:
+        say("The others are rewarded with a wrong step (course/lecture-2.ipynb, section 7).")
     say(f"Saved in {folder} (tools/README.md explains the files).")
     say(f"See a group of it:  python -m tools.ask {shlex.quote(str(folder))} --group")
     say(f"Draw its curves:    python -m tools.curves {shlex.quote(str(folder))}")
@@ -303,12 +308,13 @@ def parse_arguments(argv: list[str]) -> Namespace:
     ideas = [f"  {name:13}{str(getdoc(x)).splitlines()[0]}" for name, x in VARIANTS.items()]
     cli = Parser("train.py", "%(prog)s [--variant NAME] [flags]", add_help=False)
     cli.formatter_class = RawDescriptionHelpFormatter  # the list of variants keeps its lines
+    cli.description = "for example: python train.py --variant half --task mul --seed 1"
     cli.epilog = "\n".join(["names:", *ideas])
 
     def add(flag, default, text, **more):
         cli.add_argument(flag, default=default, help=f"{text} (default: %(default)s)", **more)
 
-    add("--variant", "grpo", "one of those below", choices=VARIANTS, metavar="NAME")
+    add("--variant", "grpo", "one of the names below", metavar="NAME")
     add("--task", "add", "the arithmetic to learn", choices=TASKS)
     for flag, (default, _, _, text) in NUMBERS.items():
         letter = "N" if isinstance(default, int) else "X"
@@ -329,6 +335,9 @@ def parse_arguments(argv: list[str]) -> Namespace:
     cli.set_defaults(**own)
     cli.add_argument("--help", "-h", action="help", help="show this, with the variant's defaults")
     args = cli.parse_args(argv)
+    if args.variant not in VARIANTS:
+        near = ", ".join(get_close_matches(args.variant, VARIANTS, cutoff=0))
+        cli.error(f"argument --variant: there is no {args.variant!r}; near: {near}; all: --help")
     for flag, (_, low, high, text) in NUMBERS.items():
         value = vars(args)[flag.replace("-", "_")]
         if not low <= value <= high or flag == "width" and value % 4:
