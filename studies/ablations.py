@@ -15,7 +15,9 @@ from torch.nn.functional import pad
 
 from advantages import Critic, answer_likelihood, answered, centre, critic_loss, decode_responses
 from advantages import grpo, likelihood, nthr, standardise, token_bias, with_advantages, written
-from grpo import Rollout, descend
+from grpo import Rollout, descend, encode, response_logprobs
+from model import GPT
+from studies.common import load
 from tasks import EOS, MARKER, MARKER_ID
 
 
@@ -57,6 +59,36 @@ def prefix_baseline(rollout: Rollout) -> Tensor:
     r = rollout.rewards[:, None, :, None]
     baseline = (counted * r).sum(2) / counted.sum(2)  # (P, G, T)
     return rollout.rewards[..., None] - baseline
+
+
+def first_mistake(rollout: Rollout) -> Tensor:
+    """grpo, but an incorrect response is pushed down only from its first mistake on.
+
+    Before the first token that differs from the solution, A_{i,t} is 0 if A_i is negative.
+    """
+    solutions, _ = encode([p.solution + EOS for p in rollout.problems], rollout.mask.device)
+    T = rollout.tokens.size(2)
+    same = rollout.tokens == pad(solutions, (0, T))[:, None, :T]  # (P, G, T)
+    correct = same.cumprod(-1) == 1  # up to and including this token
+    A = grpo(rollout)[..., None]  # (P, G, 1)
+    return torch.where(correct & (A < 0), 0.0, A)
+
+
+class Distillation:
+    """On-policy distillation: the teacher is the policy of course/weights/add-grpo.pt.
+
+        A_{i,t} = ln pi_teacher(y_{i,t} | x, y_{i,<t}) - ln pi_old(y_{i,t} | x, y_{i,<t})
+
+    Its mean over tokens that pi_old samples is - KL(pi_old || pi_teacher). Rewards are not used.
+    """
+
+    def __init__(self, network: GPT, lr: float):
+        """Every class in VARIANTS gets a network and its rate. They are not used here."""
+        self.teacher = load("add", "add-grpo")
+
+    @torch.no_grad()
+    def __call__(self, rollout: Rollout) -> Tensor:
+        return response_logprobs(self.teacher, rollout) - rollout.logprobs
 
 
 def forking_by_group(rollout: Rollout) -> Tensor:
@@ -159,6 +191,7 @@ def log_likelihood(rollout: Rollout) -> Rollout:
 
 
 ALL = [nthr_eta0, random_sparing, prefix_baseline, shuffled_L, substituted, substituted_up]
-ALL += [verifree_undivided, dense, log_likelihood, forking_by_group]
-CONTROLS = {control.__name__: control for control in ALL} | {"critic_bounded": CriticBounded}
+ALL += [verifree_undivided, dense, log_likelihood, forking_by_group, first_mistake]
+CONTROLS = {control.__name__: control for control in ALL}
+CONTROLS |= {"critic_bounded": CriticBounded, "distillation": Distillation}
 CONTROLS_LOSS = {"prefix_baseline": {"aggregate": "constant"}}  # as LOSS in advantages.py

@@ -17,6 +17,9 @@ import numpy as np
 import torch
 from scipy import stats
 
+import train
+from model import GPT
+
 TABLES = Path(__file__).parent / "results"
 
 
@@ -29,6 +32,15 @@ def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.Argumen
     parser.add_argument("--out", default="runs/studies", help="folder of the runs")
     parser.add_argument("--only-tables", action="store_true", help="measure nothing, make tables")
     return parser
+
+
+def load(task: str, name: str) -> GPT:
+    """A model whose weights are kept in course/weights, as 16-bit numbers."""
+    model = train.new_model(train.parse_arguments(["--task", task]))
+    path = Path(train.__file__).parent / "course" / "weights" / f"{name}.pt"
+    weights = torch.load(path, weights_only=True)
+    model.load_state_dict({key: w.float() for key, w in weights.items()})
+    return model
 
 
 # ---- Rows
@@ -119,7 +131,6 @@ def side_by_side(function, jobs, processes: int):
     If the loop over it stops early, by Ctrl-C or an error, all processes end at once.
     """
     os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")  # read when a new process imports torch
-    os.environ.setdefault("TQDM_DISABLE", "1")
     context = get_context("spawn")
     theirs, ours = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(processes, context, begin, [theirs])

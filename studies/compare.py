@@ -8,10 +8,14 @@ These are the sets of runs:
     narrow     the same for gspo with the clip range of its paper
     variants   base models 4 to 15: each variant at the learning rate that was chosen from these
     usual      base models 4 to 9: eight variants with the usual norm limit of 1
+    usual-later  base models 10 to 15: grpo, half and pos_only with it
+    caps       base models 1 to 3: cispo with three caps of its ratio, at two learning rates
+    unclipped  base models 4 to 9: grpo on add without a clip, as cispo with a cap of 5 nearly is
     ladder     base models 4 to 9: grpo and half on add without a norm limit, and with 0.1
     response   base models 4 to 9: grpo with `--aggregate response`, as gspo has it
     forms      rates, then base models up to 9, for the other forms of likelihood, critic_bounded
     controls   base models 4 to 9: the other controls, at the learning rate of grpo
+    distillation  base models 4 to 9: on-policy distillation on add
     sum        base models 4 to 9: grpo and verifree on sum, at their learning rates on add
 
 results/compare.csv has one row for each run: `python train.py --task TASK --variant VARIANT --seed
@@ -23,6 +27,8 @@ finished it (studies/runs.py). These are the columns, as shares unless another u
     base_, final_       as in summary.json (tools/README.md), before and after training
     all_fail            mean over the training steps
     scaled              share of training steps whose mean gradient norm was above the limit
+    clipped             share of tokens that the clip stopped or cut, mean over the training steps
+                        (empty in the rows of earlier editions)
     0, 25, ... 400      sampled accuracy after this many training steps
 
 results/compare.md and results/forest.png are made from that file and from results/timing.csv. These
@@ -45,7 +51,7 @@ from studies import pictures
 from studies.analysis import Effect, effects, words_about_noise
 from studies.common import cells, matching, options, publish, read_rows, side_by_side, write_rows
 from studies.compare_report import page, table
-from studies.protocol import COMPARED, FIRST, ROWS, SETS, TASKS
+from studies.protocol import CAPPED, COMPARED, FIRST, ROWS, SETS, TASKS
 from studies.protocol import accuracy_by_rate, chosen_rate, rates_to_try
 from studies.runs import Run, folder_of
 
@@ -57,7 +63,9 @@ def runs_of(name: str, rows: list[dict]):
     """Yields the runs of a set in order of seed; those at a chosen rate once it is chosen."""
     variants, tasks, seeds, all_flags = SETS[name]
     for seed, variant, task, flags in product(seeds, variants, tasks, all_flags):
-        if seed in FIRST:
+        if name == "caps":
+            rates = CAPPED
+        elif seed in FIRST:
             rates = rates_to_try(accuracy_by_rate(rows, task, variant, flags))
         else:
             beside = "grpo" if name == "variants" else variant
@@ -95,7 +103,8 @@ def row_of(folder: Path) -> dict[str, float]:
     row |= {name: summary[name] for name in FROM_SUMMARY}
     row["all_fail"] = np.mean([row["all_fail"] for row in steps])
     row["scaled"] = np.mean([row["grad_norm"] > limit for row in steps])
-    return row | {"0": summary["base_sampled"]} | curve
+    row |= {"0": summary["base_sampled"]} | curve
+    return row | {"clipped": np.mean([row["clip_fraction"] for row in steps])}
 
 
 def fill(args) -> None:
@@ -120,8 +129,9 @@ def verify(task: str, variant: str, seed: str) -> None:
         ((new,),) = side_by_side(trained, [(Run.of(old), out)], 1)
     committed = cells(old)
     for name, text in cells(new).items():
-        agrees = text == committed[name]
-        print(f"{name:32} {text:10}", "agrees" if agrees else f"differs: {committed[name]}")
+        agrees = text == committed.get(name)
+        differs = f"differs: {committed[name]}" if name in committed else "is new"
+        print(f"{name:32} {text:10}", "agrees" if agrees else differs)
 
 
 def beside_grpo(args, flags: str) -> None:

@@ -5,31 +5,19 @@ is correct. Each cell is a token, and its colour is the advantage that grpo give
 is the one of the lectures, whose groups are drawn here, too.
 """
 
-from pathlib import Path
-
 import torch
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
-import train
 from advantages import VARIANTS, grpo, with_advantages
 from grpo import Rollout, sample_rollout
 from model import GPT
-from studies.common import TABLES
+from studies.common import TABLES, load
 from studies.pictures import WIDTH, picture
 from tasks import ADD, EOS, Problem
 from tools.ask import asked
 
-WEIGHTS = Path(train.__file__).parent / "course" / "weights"
 PUSHES = LinearSegmentedColormap.from_list("pushes", ["#EE8A3C", "#F4F4F4", "#55A6E0"])
-
-
-def load(task: str, name: str) -> GPT:
-    """A model whose weights are kept in course/weights, as 16-bit numbers."""
-    model = train.new_model(train.parse_arguments(["--task", task]))
-    weights = torch.load(WEIGHTS / f"{name}.pt", weights_only=True)
-    model.load_state_dict({key: w.float() for key, w in weights.items()})
-    return model
 
 
 def first_correct(model: GPT, problem: Problem) -> Rollout:

@@ -17,7 +17,8 @@ SIX = range(4, 10)
 TWELVE = range(4, 16)
 GRID = (3e-4, 1.5e-4, 6e-4)
 BEYOND = {1.5e-4: [7.5e-5], 6e-4: [1.2e-3]}  # tried if the best of the grid is this end of it
-RATES = sorted(sum(BEYOND.values(), [*GRID]))
+CAPPED = (3e-4, 2.1e-4)  # the rates of cispo with its caps
+RATES = sorted({*sum(BEYOND.values(), [*GRID]), *CAPPED})
 NAMES = [*VARIANTS]  # grpo is the first
 FORMS = ["substituted", "substituted_up", "dense", "log_likelihood"]  # of experiment 5
 SEARCHED = [name for name in NAMES if name != "culling"] + FORMS + ["critic_bounded"]
@@ -34,16 +35,22 @@ LIMITS = {  # of the norm -> flags
     "1": "--max-grad-norm 1",
     "none": "--max-grad-norm 1e9",
 }
+CAPS = [f"--clip-high {high}" for high in (0.2, 0.28, 1.0)]  # of cispo's ratio: 1.2, 1.28, 2
+UNCLIPPED = "--clip-low 1 --clip-high 1000"
 AT_USUAL = ["grpo", "half", "pos_only", "reinforce", "dr_grpo", "nthr", "likelihood", "verifree"]
 SETS = {  # set: variants or controls, tasks, base models, flags
     "rates": ([name for name in NAMES if name in SEARCHED], TASKS, FIRST, [""]),
     "narrow": (["gspo"], TASKS, FIRST, [NARROW]),
     "variants": (NAMES, TASKS, TWELVE, [""]),
     "usual": (AT_USUAL, TASKS, SIX, [LIMITS["1"]]),
+    "usual-later": (["grpo", "half", "pos_only"], TASKS, range(10, 16), [LIMITS["1"]]),
+    "caps": (["cispo"], TASKS, FIRST, CAPS),
+    "unclipped": (["grpo"], ["add"], SIX, [UNCLIPPED]),
     "ladder": (["grpo", "half"], ["add"], SIX, [LIMITS["none"], LIMITS["0.1"]]),
     "response": (["grpo"], TASKS, SIX, [RESPONSE]),
     "forms": ([*FORMS, "critic_bounded"], TASKS, [*FIRST, *SIX], [""]),
-    "controls": ([name for name in CONTROLS if name not in SEARCHED], TASKS, SIX, [""]),
+    "controls": ([x for x in CONTROLS if x not in (*SEARCHED, "distillation")], TASKS, SIX, [""]),
+    "distillation": (["distillation"], ["add"], SIX, [""]),
     "sum": (["grpo", "verifree"], ["sum"], SIX, [""]),
 }
 

@@ -104,7 +104,7 @@ def test_jobs(monkeypatch):
     """Runs that a set lacks, makes twice or again, or not in order of seed."""
     on_grid = len(TASKS) * len(FIRST) * len(GRID)
     sizes = {"rates": on_grid * (len(NAMES) - 1), "forms": on_grid * (len(FORMS) + 1)}
-    sizes["narrow"] = on_grid
+    sizes |= {"narrow": on_grid, "caps": 2 * 3 * 3 * 2}
     nothing_chosen = dict.fromkeys(protocol.SETS, 0) | sizes
     assert {x: len([*compare.runs_of(x, [])]) for x in protocol.SETS} == nothing_chosen
     rows = [row for x in product(TASKS, SEARCHED) for row in searched(*x, [0.7, 0.6, 0.5])]
@@ -113,12 +113,16 @@ def test_jobs(monkeypatch):
             row["mean_sampled"] = 0.8
         rows += made("add", name, 1.2e-3, [0.1] * 3)
     planned = {name: [*compare.runs_of(name, rows)] for name in protocol.SETS}
-    of_controls = 12 * (len(protocol.CONTROLS) - len(FORMS) - 1)
+    of_controls = 12 * (len(protocol.CONTROLS) - len(FORMS) - 2)
     sizes = {
         "rates": sizes["rates"] + 3,
         "variants": len(TWELVE) * (2 * len(NAMES) + 1),
         "forms": sizes["forms"] + 3 + 12 * (len(FORMS) + 1),
         "controls": of_controls,
+        "distillation": 6,
+        "caps": sizes["caps"],
+        "usual-later": 2 * 3 * 6,
+        "unclipped": 6,
         "narrow": sizes["narrow"],
         "usual": 12 * 8,
         "ladder": 6 * 2 * 2,
@@ -208,13 +212,14 @@ def test_a_study_whose_runs_all_diverge_says_so(diverges, tmp_path, monkeypatch)
 def test_verify(monkeypatch, capsys):
     """A column that differs and is said to agree."""
     old = next(made("add", "half", 3e-4, [0.5], [4]))
-    new = old | {"all_fail": 0.6}
+    new = old | {"all_fail": 0.6, "clipped": 0.2}
     monkeypatch.setattr(compare, "read_rows", lambda _: [old | {"seed": 5}, old])
     monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, _: [[new]])
     compare.verify("add", "half", "4")
     lines = capsys.readouterr().out.splitlines()
     differ = [line.split() for line in lines if "agrees" not in line]
-    assert differ == [["all_fail", "0.6", "differs:", "0.5"]] and len(lines) == len(new)
+    assert differ[0] == ["all_fail", "0.6", "differs:", "0.5"] and len(lines) == len(new)
+    assert differ[1:] == [["clipped", "0.2", "is", "new"]]  # earlier editions have no such column
 
 
 def test_code_that_made_a_run(tmp_path):

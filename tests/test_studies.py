@@ -282,6 +282,33 @@ def test_spared_tokens(monkeypatch):
             assert costs[0] >= costs[1] - 1e-6
 
 
+def test_a_failure_is_pushed_down_from_its_first_mistake_on():
+    """A correct token of a failure is pushed down, the first wrong one is not, or a success loses
+    its push.
+    """
+    p = problem(TASKS["sum"], [7, 8, 5], 3)  # its solution is 15,20#20
+    texts = ["15,20#20$", "15,21#20$", "05,20#20$", "15,20#2"]
+    x = scripted([p, p], [texts, texts], T=9)
+    x.rewards = torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 0]])
+    A = with_advantages(x, ablations.first_mistake).A
+    kept = with_advantages(x, grpo).A
+    for i, first in ((1, 4), (2, 0), (3, 7)):  # the first mistake
+        kept[0, i, :first] = 0.0
+    close(A, kept, 0)
+
+
+def test_distillation_pushes_towards_its_teacher(monkeypatch):
+    """The sign is turned round, the teacher reads at another temperature, or rewards count."""
+    x = sample(tiny_gpt(), temperature=0.7)
+    teacher = tiny_gpt()
+    teacher.unembed.weight.data *= 0.5
+    monkeypatch.setattr(ablations, "load", lambda task, name: teacher)
+    A = with_advantages(x, ablations.Distillation(None, 1.0)).A
+    close(A, (response_logprobs(teacher, x) - response_logprobs(x.model, x)).detach(), 1e-5)
+    monkeypatch.undo()
+    assert ablations.Distillation(None, 1.0).teacher.unembed.in_features == 64
+
+
 TEXTS = ["15,20#20", "15,21#21", "05,20#2", "1"]  # correct: the first one
 
 
