@@ -23,6 +23,7 @@ tables:
 	$(PYTHON) -m studies.displacement --only-tables
 	$(PYTHON) -m studies.faithful --only-tables
 	$(PYTHON) -m studies.pass_at_k --only-tables
+	$(PYTHON) -m studies.steps --only-tables
 
 ci:
 	.ci/run

@@ -24,7 +24,7 @@ from advantages import LOSS, VARIANTS, answer_likelihood, grpo, likelihood  # no
 from advantages import standardise, token_bias, with_advantages  # noqa: E402
 from grpo import policy_loss, response_logprobs, update  # noqa: E402
 from studies import ablations, common, compare, displacement, faithful, gradients  # noqa: E402
-from studies import gradients_report, group, pass_at_k, runs, timing  # noqa: E402
+from studies import gradients_report, group, pass_at_k, runs, steps, timing  # noqa: E402
 from studies.gradients_report import parts, relative  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
@@ -295,6 +295,24 @@ def test_a_failure_is_pushed_down_from_its_first_mistake_on():
     for i, first in ((1, 4), (2, 0), (3, 7)):  # the first mistake
         kept[0, i, :first] = 0.0
     close(A, kept, 0)
+
+
+def test_the_steps_that_end(monkeypatch):
+    """A step after a mistake counts as correct; a response that was cut off has an end."""
+    p = problem(TASKS["sum"], [7, 8, 5], 3)  # its solution is 15,20#20
+    expected = {
+        "15,20#20$": [1, 1, 1],
+        "15,21#20$": [1, 0, 0],
+        "15,2020": [1],
+        "1520": [],
+        "$": [0],
+    }
+    assert {y: steps.judged(p, y) for y in expected} == expected
+    x = scripted([p, p], [["15,20#20$"], ["15,202020"]], T=9)
+    monkeypatch.setattr(steps, "sample_rollout", lambda *_, **__: x)
+    monkeypatch.setattr(steps, "make_problems", lambda *_, **__: [p, p])
+    found = {"reward": 0.5, "cut_off": 0.5, "steps_ended": 4 / 6, "steps_correct": 1.0}
+    assert steps.steps_of(None, "sum") == found
 
 
 def test_distillation_pushes_towards_its_teacher(monkeypatch):
