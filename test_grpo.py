@@ -370,6 +370,19 @@ def test_nan_in_the_padding_reaches_no_advantage(name, poison, dtype):
     assert torch.equal(A, apply(name, clean).A)
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_changes_no_input_and_has_no_gradient(name):
+    """Changed rewards falsify the metrics; a gradient through A is another algorithm."""
+    rollout = random_rollout([MIXED, FAIL, PASS, ONE])
+    before = random_rollout([MIXED, FAIL, PASS, ONE])
+    for field in ("rewards", "logprobs", "probs", "hidden", "bias", "L"):
+        getattr(rollout, field).requires_grad_()
+    assert not apply(name, rollout).A.requires_grad
+    assert rollout.A is None and rollout.given is None
+    for field in FIELDS:
+        close(getattr(rollout, field), getattr(before, field), 0)
+
+
 # ---- (4) The loss
 def loss_by_loops(logprobs, old, A, mask, low, high, aggregate, loss_type="grpo"):
     """- sum_{i,t} min(ratio A, clip(ratio, 1 - low, 1 + high) A) / sum_i |y_i|
@@ -615,6 +628,16 @@ def test_the_mask_is_by_position_and_not_by_token_value():
     rollout = scripted([problem(SUM, [7, 8], 2)], [["15#_15$", "__$", "_15#15$", "15#15_"]], T=7)
     assert masked(rollout) == [["15#_15$", "__$", "_15#15$", "15#15_$"]]
     assert rollout.rewards.tolist() == [[0, 0, 1, 0]]
+
+
+def test_probabilities_that_are_not_finite_are_refused():
+    """Greedy decoding goes on silently with NaN, and sampling raises an error without a reason."""
+    model = tiny_gpt()
+    for weight in model.parameters():
+        weight.data.fill_(1e30)
+    for temperature in (0.0, 1.0):
+        with pytest.raises(FloatingPointError, match="probability"):
+            sample(model, temperature=temperature)
 
 
 def test_prompts_of_different_lengths_are_refused():
