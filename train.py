@@ -308,8 +308,7 @@ def parse_arguments(argv: list[str]) -> Namespace:
     ideas = [f"  {name:13}{str(getdoc(x)).splitlines()[0]}" for name, x in VARIANTS.items()]
     cli = Parser("train.py", "%(prog)s [--variant NAME] [flags]", add_help=False)
     cli.formatter_class = RawDescriptionHelpFormatter  # the list of variants keeps its lines
-    cli.description = "for example: python train.py --variant half --task mul --seed 1"
-    cli.epilog = "\n".join(["names:", *ideas])
+    cli.epilog = "\n".join(["names:", *ideas, "", "for example: python train.py --variant half"])
 
     def add(flag, default, text, **more):
         cli.add_argument(flag, default=default, help=f"{text} (default: %(default)s)", **more)
@@ -319,8 +318,7 @@ def parse_arguments(argv: list[str]) -> Namespace:
     for flag, (default, _, _, text) in NUMBERS.items():
         letter = "N" if isinstance(default, int) else "X"
         add(f"--{flag}", default, text, type=type(default), metavar=letter)
-    lengths = ["token", "response", "constant"]  # the mean length, its own, or the greatest
-    add("--aggregate", "token", "which length the loss divides by", choices=lengths)
+    add("--aggregate", "token", "divisor of the loss", choices=["token", "response", "constant"])
     add("--loss-type", None, "ratio and clip", choices=["grpo", "gspo", "cispo"])
     add("--cull", False, "draw no solved problem again", action=BooleanOptionalAction)
     # The CPU is the default even if there is a GPU, because all numbers of studies/ come from it.

@@ -129,9 +129,8 @@ def verify(task: str, variant: str, seed: str) -> None:
         ((new,),) = side_by_side(trained, [(Run.of(old), out)], 1)
     committed = cells(old)
     for name, text in cells(new).items():
-        agrees = text == committed.get(name)
-        differs = f"differs: {committed[name]}" if name in committed else "is new"
-        print(f"{name:32} {text:10}", "agrees" if agrees else differs)
+        before = committed.get(name, "not there")
+        print(f"{name:32} {text:10}", "agrees" if text == before else f"differs: {before}")
 
 
 def beside_grpo(args, flags: str) -> None:
