@@ -92,7 +92,7 @@ def test_an_answer(folder, capsys, monkeypatch):
     capsys.readouterr()
     ask.main([str(folder), "347", "+", "285"])
     head, solution, *lines = capsys.readouterr().out.splitlines()
-    assert head == "347+  285=" and solution == "  solution  12,13,06# 632"
+    assert head == "347+285=" and solution == "  solution  12,13,06# 632"
     assert [line.split("  ")[1].split()[0] for line in lines] == 4 * ["sampled"] + ["greedy"]
     assert "reward 1" in lines[0] and "[" not in lines[0]
     assert "12,[14],06# 632" in lines[1] and "reward 1" in lines[1] and "[13]" in lines[1]
@@ -140,7 +140,8 @@ def test_a_group_shows_how_a_variant_pushes_each_token(name, monkeypatch, capsys
     assert "6 of 8 responses are correct" in lines[3] and name in lines[3]
     body = [line for line in lines[4:] if line.startswith("  ")]
     responses, marks = body[:16:2], body[1:16:2]
-    for text, line, pushes in zip(TEXTS, responses, marks):
+    ordered = sorted(TEXTS, key=lambda text: not text.endswith("#132"))  # correct ones first
+    for text, line, pushes in zip(ordered, responses, marks):
         written = line.split("  ")[1]
         correct = text.endswith("#132")
         assert f"reward {correct:.0f}" in line
@@ -149,7 +150,7 @@ def test_a_group_shows_how_a_variant_pushes_each_token(name, monkeypatch, capsys
             assert len(pushes.split()[0]) == len(written)
         assert {*pushes.split()[0]} <= {*"+-ud0"}
     assert "[14] should be [13], yet rewarded" in responses[1]
-    assert "[1] should be [132]" in responses[2]
+    assert "[1] should be [132]" in responses[6]
     expected = {  # marks of a correct and of an incorrect response, and what is said of the second
         "grpo": ("+" * 10, "-" * 8, "-1.73 on 8 tokens"),
         "half": ("+" * 10, "d" * 8, "-0.87 on 8 tokens"),
@@ -157,7 +158,7 @@ def test_a_group_shows_how_a_variant_pushes_each_token(name, monkeypatch, capsys
         "negative": ("+" * 10, "-" * 8, "-1.73 on 8 tokens"),
     }
     if name in expected:
-        found = (marks[0].split()[0], *marks[2].split(maxsplit=1))
+        found = (marks[0].split()[0], *marks[6].split(maxsplit=1))
         assert found == expected[name]
 
 
@@ -178,7 +179,8 @@ def test_nthr_says_how_many_tokens_it_spares(monkeypatch, capsys):
     said = [line for line in lines if "spares the first wrong token" in line]
     assert bool(said) == bool(missed)
     if missed:
-        assert f"token of {missed} responses" in said[0]
+        count = "one response" if missed == 1 else f"{missed} responses"
+        assert f"token of {count}. This" in said[0]
 
 
 @pytest.mark.parametrize("texts, kind", [([WORK] * 8, "all-pass"), (["#"] * 8, "all-fail")])
@@ -186,7 +188,32 @@ def test_a_group_without_a_push_says_why(texts, kind, monkeypatch, capsys):
     """A group of zeros that looks like a fault."""
     lines = shown("grpo", texts, monkeypatch, capsys)
     assert f"The group is {kind}: for grpo all responses are equally good" in "\n".join(lines)
+    assert "grpo pushes none of them either, so this group teaches nothing." in lines
     assert sum("no push on" in line for line in lines) == 8
+    assert "spares" not in "\n".join(shown("nthr", texts, monkeypatch, capsys))
+
+
+def test_the_group_that_is_found_differs_most_from_grpos(folder, monkeypatch, capsys):
+    """A group in which the variant does what grpo does, though another group differs."""
+    rewards = torch.zeros(64, 8)
+    rewards[5, :4] = 1.0  # the most mixed
+    rewards[9, 0] = 1.0
+    found = []
+
+    def sample(model, task, problems, *sizes, **more):
+        rollout = sample_rollout(model, task, problems, *sizes, **more)
+        rollout.rewards = rewards.clone()
+        found.append([problem.prompt.replace(" ", "") for problem in problems])
+        return rollout
+
+    monkeypatch.setattr(ask, "sample_rollout", sample)
+    for name, p in (("grpo", 5), ("pos_only", 5), ("maxrl", 9)):
+        capsys.readouterr()
+        ask.main([str(folder), "--group", "--variant", name])
+        assert capsys.readouterr().out.startswith(found[0][p]), name
+    rewards[:] = 1.0
+    ask.main([str(folder), "--group", "--variant", "grpo"])
+    assert capsys.readouterr().out.startswith("All responses of each of 64 groups are equally good")
 
 
 def test_colours_are_for_a_terminal_and_can_be_turned_off(monkeypatch, capsys):
@@ -195,8 +222,12 @@ def test_colours_are_for_a_terminal_and_can_be_turned_off(monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     up, down, end = "\033[38;5;32m", "\033[38;5;166m", "\033[0m"
     text = "\n".join(shown("pos_only", TEXTS, monkeypatch, capsys))
-    assert text.count(up) == 10 * 6 and down not in text and f"{up}+{end}" in text
+    assert text.count(up) == 2 * 10 * 6 and down not in text and f"{up}+{end}" in text
     assert f"{down}-{end}" in "\n".join(shown("grpo", TEXTS, monkeypatch, capsys))
+    assert f"{up}1{end}{up}2{end}{up},{end}" in text  # the tokens themselves
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\033" not in "\n".join(shown("grpo", TEXTS, monkeypatch, capsys))
+    monkeypatch.delenv("TERM")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\033" not in "\n".join(shown("grpo", TEXTS, monkeypatch, capsys))
 
@@ -204,7 +235,7 @@ def test_colours_are_for_a_terminal_and_can_be_turned_off(monkeypatch, capsys):
 def test_a_group_of_a_run(folder, capsys):
     """A group that is drawn anew each time; a problem that is not the one that was asked."""
     texts = []
-    for argv in (["--group"], ["--group"], ["34+71", "--group", "--variant", "verifree"]):
+    for argv in (["--group"], ["--group"], ["--group", "--variant", "verifree", "34+71"]):
         capsys.readouterr()
         ask.main([str(folder), *argv])
         texts.append(capsys.readouterr().out)

@@ -4,8 +4,10 @@ Prints the solution, then four responses at temperature 1 and the greedy one, ea
 and with [ ] around its first mistake.
 
 With --group it prints a group of eight responses and how a variant pushes each of their tokens.
---variant chooses another one than that of the run. Without a problem it shows the most mixed of 64
-groups. A group is always drawn and pushed with 63 others, because some variants look at the batch.
+--variant chooses another one than that of the run. Without a problem it shows the one of 64 groups
+that the variant pushes most differently from grpo. If it pushes all of them alike, it shows the
+most mixed one. A group is always drawn and pushed with 63 others, because some variants look at the
+batch.
 """
 
 import argparse
@@ -74,17 +76,21 @@ NOTES = {  # variant: what else a reader of its group must know
 
 def paint(text: str, sign: float) -> str:
     """The text, in a terminal in blue if sign is above 0 and in orange if it is below."""
-    if not sign or os.environ.get("NO_COLOR") or not (sys.stdout and sys.stdout.isatty()):
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if not sign or plain or not (sys.stdout and sys.stdout.isatty()):
         return text
     return f"\033[38;5;{32 if sign > 0 else 166}m{text}\033[0m"
 
 
-def in_words(marks: str, pushes: list[float], variant: str) -> str:
-    """How a response is pushed, in one clause. marks: one of + - u d 0 for each token."""
+def in_words(marks: str, pushes: list[float], plain: float, variant: str) -> str:
+    """How a response is pushed, in one clause. marks: one of + - u d 0 for each token.
+
+    plain: the advantage that grpo gives the response. Only where it pushes can a token be spared.
+    """
     sizes = [f"{a:+.2f}" if a else "no push" for a in pushes]
     counts = {size: sizes.count(size) for size in sorted(sizes)}
     spared = len(marks) - sum(map(marks.count, "+-"))
-    if variant == "nthr" and spared:
+    if variant == "nthr" and spared and plain:
         return f"nthr spares {spared} of {len(marks)} tokens of this response"
     if len(counts) > 3:
         return f"from {min(pushes):+.2f} to {max(pushes):+.2f}"
@@ -94,30 +100,38 @@ def in_words(marks: str, pushes: list[float], variant: str) -> str:
 def show_group(args, model, problem: Problem | None, name: str) -> None:
     """Prints a group, and under each response how the variant pushes its tokens.
 
-    The group is that of the problem, or the most mixed of 64.
+    The group is that of the problem, or of 64 the one that differs most from grpo's.
     """
     task = TASKS[args.task]
     generator = torch.Generator().manual_seed(0)
     first, *others = random.Random(0).choices(make_problems(task, held=True), k=64)
     problems = [problem or first, *others]
     rollout = sample_rollout(model, task, problems, 8, args.temperature, generator=generator)
-    p = 0 if problem else int(rollout.rewards.var(1).argmax())
     network = isinstance(VARIANTS[name], type)
     trained = with_advantages(rollout, grpo if network else VARIANTS[name])
-    problem, correct = rollout.problems[p], int(rollout.rewards[p].sum())
-    group = (rollout.texts, trained.tokens, trained.mask, trained.A, rollout.rewards, grpo(rollout))
+    plain = grpo(rollout)  # (P, G)
+    difference = (trained.A - plain[..., None]).abs() * trained.mask
+    differs = difference.sum((1, 2)) / trained.mask.sum((1, 2))  # (P,), the mean over tokens
+    mixed = rollout.rewards.var(1)
+    p = 0 if problem else int((differs if differs.any() else mixed).argmax())
+    if not problem and not mixed.any():
+        print("All responses of each of 64 groups are equally good, so none of them is mixed.\n")
+    problem = rollout.problems[p]
+    correct = int(rollout.rewards[p].sum())
+    group = (rollout.texts, trained.tokens, trained.mask, trained.A, rollout.rewards, plain)
+    responses = sorted(zip(*(x[p] for x in group)), key=lambda x: -x[4])  # correct ones first
     lines = []
     missed = 0  # responses of which nthr spares the first wrong token
-    for text, tokens, mask, A, reward, plain in zip(*(x[p] for x in group)):
+    for text, tokens, mask, A, reward, plain in responses:
         _, remark = mark_mistake(problem, text, reward)
         shown = TOKENIZER.decode(tokens[mask].tolist())
-        lines.append(f"  {shown}  reward {reward:.0f}  {remark}".rstrip())
         weaker = (A * plain > 0) & (A.abs() < 0.999 * plain.abs())  # the same direction
         push = A.sign() * (2 - weaker.int())
         marks = "".join("-d0u+"[int(n) + 2] for n in push[mask])
-        painted = "".join(paint(x, a) for x, a in zip(marks, push[mask]))
-        lines.append(f"  {painted}  {in_words(marks, A[mask].tolist(), name)}")
-        if name == "nthr" and remark:
+        painted = ["".join(paint(x, a) for x, a in zip(y, push[mask])) for y in (shown, marks)]
+        lines.append(f"  {painted[0]}  reward {reward:.0f}  {remark}".rstrip())
+        lines.append(f"  {painted[1]}  {in_words(marks, A[mask].tolist(), plain, name)}")
+        if name == "nthr" and remark and plain:
             pairs = zip_longest(text + EOS, problem.solution + EOS)
             first = [ours == true for ours, true in pairs].index(False)
             missed += first < len(marks) and marks[first] in "d0"
@@ -129,14 +143,15 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
     if correct in (0, 8):
         kind = "all-pass" if correct else "all-fail"
         print(f"The group is {kind}: for grpo all responses are equally good, so it pushes none.")
+        if not trained.A[p].any():
+            print(f"{name} pushes none of them either, so this group teaches nothing.")
     second = f"{name} has a second network, which no run saves. This is the part of grpo."
     print(second if network else NOTES.get(name, ""))
     print("\n".join(lines))
     if missed:
-        print(
-            f"\nnthr spares the first wrong token of {missed} responses. This can happen: its score"
-        )
-        print("says how a token moves the correct responses, and not whether the token is wrong.")
+        count = f"{missed} responses" if missed > 1 else "one response"
+        print(f"\nnthr spares the first wrong token of {count}. This can happen: its score says")
+        print("how a token moves the correct responses, and not whether the token is wrong.")
 
 
 def main(argv: list[str]) -> None:
@@ -147,7 +162,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("problem", nargs="*", help="for example 347+285, '347 + 285' or 347+285=")
     parser.add_argument("--group", action="store_true", help="eight responses and their pushes")
     parser.add_argument("--variant", choices=VARIANTS, metavar="NAME", help="with --group")
-    options = parser.parse_args(argv)
+    options = parser.parse_intermixed_args(argv)  # the problem may stand behind --group
     try:
         args, model = finished(options.run)
         task = TASKS[args.task]
@@ -166,7 +181,7 @@ def main(argv: list[str]) -> None:
         parser.error(f"{name} is not in advantages.VARIANTS; choose one with --variant")
     if options.group:
         return show_group(args, model, problem, name)
-    print(f"{problem.prompt.strip()}\n  solution  {problem.solution}")
+    print(f"{problem.prompt.replace(' ', '')}\n  solution  {problem.solution}")
     width = len(problem.solution) + 2
     for kind, samples, temperature in (("sampled", 4, 1.0), ("greedy", 1, 0.0)):
         rollout = sample_rollout(model, task, [problem], samples, temperature)
