@@ -270,7 +270,7 @@ def show_end(summary: dict, task: Task, folder: Path) -> None:
             say(f"{f'{kind}, {when}':17}" + "".join(f"{100 * x:6.1f}" for x in shares))
     shares = [summary[f"{x}_sampled_reasoning_correct"] for x in ("base", "final")]
     say("Of the correct samples, {:.1%} had correct steps before, {:.1%} after.".format(*shares))
-    if shares[1] < 1:
+    if summary["final_sampled"] and shares[1] < 1:
         say("The others are rewarded with a wrong step (course/lecture-2.ipynb, section 7).")
     say(f"Saved in {folder} (tools/README.md explains the files).")
     say(f"See a group of it:  python -m tools.ask {shlex.quote(str(folder))} --group")

@@ -689,6 +689,13 @@ def test_what_a_run_shows(capsys):
     assert f"python -m tools.curves {left}" in end[11]
 
 
+def test_without_a_correct_sample_none_is_said_to_be_rewarded(monkeypatch, capsys):
+    """A sentence about rewarded mistakes where nothing was rewarded."""
+    monkeypatch.setattr(train.Task, "reward", lambda task, problem, response: 0.0)
+    assert run("--steps 1") == (0, [])
+    assert "are rewarded with a wrong step" not in capsys.readouterr().out
+
+
 def test_a_run_without_steps_shows_its_base_model(capsys):
     """A traceback, or a group of a step that never was."""
     assert run("--steps 0") == (0, [])

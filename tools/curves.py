@@ -20,8 +20,9 @@ PANELS = {  # column: its title; what ends with % is a share
     "entropy": "Entropy of a token, nats",
 }
 # Blue and orange mean up and down in this project, so no line has them.
-COLOURS = ["#000000", "#009E73", "#CC79A7", "#881111", "#6a3d9a"]
-LOOKS = [(*look, dashes) for dashes in ("-", "--", ":") for look in zip(COLOURS, "os^Dv")]
+COLOURS = ["#007A5A", "#000000", "#B0568C", "#881111", "#6a3d9a"]
+LOOKS = [(colour, dashes) for dashes in ("-", "--", ":") for colour in COLOURS]
+MEAN = 10  # training steps of the bold line
 
 
 def metrics(run: Path) -> list[dict[str, str]]:
@@ -43,25 +44,49 @@ def read(run: Path) -> dict[str, list[tuple[float, float]]]:
     return curves
 
 
+def title_of(run: str, curves: dict[str, list]) -> str:
+    """The result in words: how sampled accuracy has changed."""
+    shares = [share for _, share in curves["sampled"]]
+    name = Path(run).name.replace("$", r"\$")  # else it begins a formula
+    return f"{name}: sampled accuracy {shares[0]:.1f} -> {shares[-1]:.1f} %" if shares else name
+
+
 def draw(runs: dict[str, dict], out: Path) -> None:
-    """A line and its marks for each run in each panel; the names of the runs are below."""
+    """A line for each run in each panel; the names of the runs are below.
+
+    What is measured in every training step is faint, and its mean over ten steps is bold.
+    """
+    from matplotlib import rc_context
     from matplotlib.figure import Figure  # here, so that --help does without it
 
-    figure = Figure(figsize=(10.5, 6 + 0.2 * len(runs)), layout="constrained")
+    with rc_context({"text.usetex": False}):
+        figure = Figure(figsize=(10.5, 6 + 0.2 * len(runs)), layout="constrained")
+        draw_panels(figure, runs)
+        save(figure, out)
+
+
+def draw_panels(figure, runs: dict[str, dict]) -> None:
     for ax, (name, title) in zip(figure.subplots(2, 3).flat, PANELS.items()):
         ax.set(title=title, xlabel="training step")
-        for (colour, marker, dashes), curves in zip(LOOKS, runs.values()):
-            # At most about 16 marks a line, so that they do not touch.
-            every = max(1, len(curves[name]) // 16)
-            look = {"color": colour, "marker": marker, "markevery": every, "markersize": 4}
+        for (colour, dashes), (run, curves) in zip(LOOKS, runs.items()):
             points = np.reshape(curves[name], (-1, 2)).T  # (2, 0) if there are none
-            ax.plot(*points, linewidth=1, linestyle=dashes, **look)
+            if points.shape[1] > 2 * MEAN and name not in ("sampled", "greedy"):
+                ax.plot(*points, color=colour, linewidth=0.8, alpha=0.25, label="_every step")
+                points = [np.convolve(x, np.full(MEAN, 1 / MEAN), "valid") for x in points]
+            ax.plot(*points, color=colour, linewidth=2, linestyle=dashes, label=run)
         if title.endswith("%"):
             ax.set_ylim(-2, 102)
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.3)
+    if len(runs) == 1:
+        figure.suptitle(title_of(*[*runs.items()][0]), fontweight="bold")
     names = [name.replace("$", r"\$") for name in runs]  # else it begins a formula
-    figure.legend(figure.axes[0].lines, names, loc="outside lower center")
+    lines = [line for line in figure.axes[0].lines if line.get_alpha() is None]
+    figure.legend(lines, names, loc="outside lower center")
+
+
+def save(figure, out: Path) -> None:
+    """Writes the picture, which is whole or not there."""
     part = out.with_name(f"{out.name}.part")  # renamed when it is whole
     try:
         figure.savefig(part, dpi=150, format=out.suffix[1:])
