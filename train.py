@@ -177,7 +177,7 @@ def run(args: Namespace) -> None:
     """Makes the base model, trains it, prints, and writes the files of the run."""
     started = time.perf_counter()
     task = TASKS[args.task]
-    folder = Path(args.out, args.name)
+    folder = Path(args.out, args.name).expanduser()  # no shell does this in --out=~/runs
     folder.mkdir(parents=True, exist_ok=True)
     end = folder / "summary.json"  # only a finished run has one
     if end.exists():

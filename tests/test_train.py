@@ -689,6 +689,14 @@ def test_what_a_run_shows(capsys):
     assert f"python -m tools.curves {left}" in end[11]
 
 
+def test_out_may_begin_with_a_tilde(monkeypatch, tmp_path):
+    """A folder that is called ~."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+    assert run("--steps 0 --out=~/runs") == (0, [])
+    assert [*(tmp_path / "home" / "runs").glob("*/summary.json")] and not Path("~").exists()
+
+
 def test_without_a_correct_sample_none_is_said_to_be_rewarded(monkeypatch, capsys):
     """A sentence about rewarded mistakes where nothing was rewarded."""
     monkeypatch.setattr(train.Task, "reward", lambda task, problem, response: 0.0)
