@@ -303,6 +303,25 @@ def test_a_handout_has_no_solution(tmp_path, monkeypatch):
         assert lines and shown == (entry.split("`")[1] in extra), entry
 
 
+def test_a_handout_is_whole_whatever_git_is_told(tmp_path, monkeypatch):
+    """A template of git's that excludes files, or a CDPATH: pages are missing in silence."""
+    template = tmp_path / "template"
+    (template / "info").mkdir(parents=True)
+    (template / "info" / "exclude").write_text("*.md\n")
+    (tmp_path / "gitconfig").write_text(f"[init]\n    templateDir = {template}\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    monkeypatch.setenv("GIT_TEMPLATE_DIR", str(template))
+    monkeypatch.setenv("CDPATH", f"{tmp_path}:.")
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    made = tmp_path / "handout"
+    done = hand_out(made)
+    assert done.returncode == 0
+    listed = subprocess.check_output(["git", "ls-files"], cwd=made, text=True).splitlines()
+    there = [x for x in made.rglob("*") if x.is_file() and ".git" not in x.relative_to(made).parts]
+    assert len(listed) == len(there) > 60 and "README.md" in listed
+    assert f"The handout has {len(there)} files." in done.stderr
+
+
 def test_a_handout_is_complete_or_not_there(tmp_path):
     """A typo leaves a folder with every solution; a part that a class leaves out has no way."""
     made = tmp_path / "handout"
