@@ -293,6 +293,26 @@ def test_the_old_table_or_the_new_one(student, tmp_path, monkeypatch):
     assert table.read_text().startswith("name,code,")
 
 
+def test_namesakes_and_names_that_are_formulas(student, tmp_path, monkeypatch, capsys):
+    """Two students of one name that nobody can tell apart; a cell that a spreadsheet executes."""
+    paths = [Path("/a/x/anna"), Path("/b/x/anna"), Path("/b/ben"), Path("/anna")]
+    names = ["a/x/anna", "b/x/anna", "ben", "//anna"]
+    assert [*grade.short_names(paths).values()] == names
+    monkeypatch.setattr(grade, "passing", lambda *_: [])
+    monkeypatch.setattr(grade, "grade", lambda *_: [1.0])
+    monkeypatch.setattr(grade, "located", lambda folder, _: folder)
+    table = tmp_path / "marks.csv"
+    folders = [tmp_path / name for name in ("s1/anna", "s2/anna", "=1+1", "-x")]
+    monkeypatch.setattr(sys, "argv", ["grade.py", *map(str, folders), "--table", str(table)])
+    grade.main()
+    assert [row[0] for row in csv.reader(table.open())][1:] == [
+        "s1/anna",
+        "s2/anna",
+        "'=1+1",
+        "'-x",
+    ]
+
+
 def test_every_part_has_a_question_and_a_rubric(student, capsys):
     """A question gets no rubric, or a rubric ends where its number should stand in a line."""
     for part in [part for part in assignment() if part.points]:

@@ -94,6 +94,17 @@ def grade(name: str, files: Path, parts: list[Part], tests, pool, limit: int) ->
     return marks
 
 
+def short_names(folders: list[Path]) -> dict[Path, str]:
+    """folder -> the shortest end of its path that no other folder has, so that namesakes differ."""
+    names = {}
+    for folder in folders:
+        n = 1
+        while [x.parts[-n:] for x in folders].count(folder.parts[-n:]) > 1:
+            n += 1
+        names[folder] = "/".join(folder.parts[-n:])
+    return names
+
+
 def written(files: Path) -> tuple[str, str]:
     """The first line of a student's answers.md, and all of it."""
     page = files / "answers.md"
@@ -140,21 +151,22 @@ def main() -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         if not (options.draw or options.expected):
             tests = [*pool.map(lambda part: passing(part, options.limit), parts)]
-        for folder in folders:
+        for folder, name in short_names([*folders]).items():
             try:
                 files = located(folder, parts)
                 if options.expected:
                     from expected import expected  # a check's process must not have test_grpo
 
                     lines = expected(written(files)[0])
-                    print(f"{folder.name}:", *lines, sep="\n  ", end="\n\n")
+                    print(f"{name}:", *lines, sep="\n  ", end="\n\n")
                 elif options.draw:
-                    draw(folder.name, files, parts, options.draw)
+                    draw(name, files, parts, options.draw)
                 else:
-                    marks = grade(folder.name, files, parts, tests, pool, options.limit)
-                    rows.append([folder.name, sum(marks), *marks])
+                    marks = grade(name, files, parts, tests, pool, options.limit)
+                    cell = f"'{name}" if name[0] in "=+-@" else name  # else it is a formula
+                    rows.append([cell, sum(marks), *marks])
             except Exception as error:  # whatever is in this folder, the others are graded
-                print(f"{folder.name} is skipped: {error}", file=sys.stderr)
+                print(f"{name} is skipped: {error}", file=sys.stderr)
     if options.table:
         part = f"{options.table}.part"
         with open(part, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
