@@ -237,9 +237,10 @@ def culling(rollout: Rollout) -> Tensor:
 
     The idea is to spend no more samples on problems that the model can solve. A problem is solved
     if all its responses in the rollout are correct. (It may be drawn twice.) A training step still
-    draws P problems. With language models, nothing changed, because a hard prompt stays all-fail
-    even if it is sampled a little more often. ScaleRL (arXiv 2510.13786) does nearly the same with
-    a model of 8B, and there it helps: prompts with a pass rate of 0.9 or more leave.
+    draws P problems, and if none is left, all come back. With language models, nothing changed,
+    because a hard prompt stays all-fail even if it is sampled a little more often. ScaleRL (arXiv
+    2510.13786) does nearly the same with a model of 8B, and there it helps: prompts with a pass
+    rate of 0.9 or more leave.
     """
     return grpo(rollout)
 

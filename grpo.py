@@ -67,9 +67,9 @@ We depart from the original, arXiv 2402.03300, in six ways:
   group is left, we make no optimiser step: Adam's momentum would move the weights even then.
 - A gradient longer than `max_grad_norm`, 0.01, is scaled down to it. Nearly all are longer, so
   variants differ only by direction. So `dr_grpo` and `rloo` are one algorithm here: they differ by
-  a constant factor, which Adam removes at any limit, and by their denominators, which this limit
-  removes. The usual limit, 1, cuts many gradients of `grpo` and none of `dr_grpo`, so the limit
-  would be compared as well (studies/more-results.md).
+  a constant factor, which Adam removes, and by their denominators, which this limit removes. The
+  usual limit, 1, cuts many gradients of `grpo` and none of `dr_grpo`, so the limit would be
+  compared as well (studies/more-results.md).
 """
 
 from dataclasses import dataclass, field

@@ -102,7 +102,8 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
     Temperature 0 is greedy decoding. rng: torch.Generator or None. Returns tokens (P, G, T), and
     for each token probs (P, G, T, V), from which it was drawn, and hidden (P, G, T, D), from which
     the unembedding made probs. (Greedy decoding returns probs of temperature 1.) The model does not
-    read on after a response's `eos`, but tokens are still drawn for it. They are padding.
+    read on after a response's `eos` while four others go on, but tokens are still drawn for it.
+    They are padding.
     FloatingPointError if a probability is not finite.
     """
     token, cache = read_prompts(model, prompts, G)

@@ -44,7 +44,7 @@ def train(args: Namespace, model: GPT):
     reference = deepcopy(model).requires_grad_(False)  # for the KL term
     for step in range(1, args.steps + 1):
         started = time.perf_counter()
-        # The learning rate rises over ten training steps, and falls to nearly 0 until the end.
+        # The learning rate rises over ten training steps, and falls to nearly 0 by the end.
         optimizer.param_groups[0]["lr"] = args.lr * min(step / 10, 1 - (step - 1) / args.steps)
         batch = [pool[i] for i in order.integers(len(pool), size=args.prompts)]  # 1 draw
         rollout = sample_rollout(model, task, batch, args.group_size, **sampling)  # 2, 3 rollout
@@ -212,13 +212,13 @@ def run(args: Namespace) -> None:
 
 
 def save(model: GPT, summary: dict, folder: Path) -> None:
-    """Writes model.pt, and then summary.json, which is whole or not there."""
+    """Writes model.pt, and then summary.json, which is removed if it cannot be written whole."""
     weights = BytesIO()
     torch.save(model.state_dict(), weights)  # on a full disk, torch would raise another error
     (folder / "model.pt").write_bytes(weights.getvalue())
     try:
         (folder / "summary.json").write_text(json.dumps(summary, indent=2))
-    except OSError:
+    except BaseException:  # Ctrl-C as well
         (folder / "summary.json").unlink(missing_ok=True)
         raise
 
@@ -271,7 +271,7 @@ def show_end(summary: dict, task: Task, folder: Path) -> None:
     shares = [summary[f"{x}_sampled_reasoning_correct"] for x in ("base", "final")]
     say("Of the correct samples, {:.1%} had correct steps before, {:.1%} after.".format(*shares))
     if summary["final_sampled"] and shares[1] < 1:
-        say("The others are rewarded with a wrong step (course/lecture-2.ipynb, section 7).")
+        say("The others have wrong or missing steps (course/lecture-2.ipynb, section 7, says why).")
     say(f"Saved in {folder} (tools/README.md explains the files).")
     say(f"See a group of it:  python -m tools.ask {shlex.quote(str(folder))} --group")
     say(f"Draw its curves:    python -m tools.curves {shlex.quote(str(folder))}")
@@ -325,11 +325,13 @@ def parse_arguments(argv: list[str]) -> Namespace:
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     add("--device", "cpu", "where to compute", choices=devices)
     add("--out", "runs", "folder for the runs, one folder each")
-    # A variant has defaults of its own (LOSS). If --loss-type is another one, that has its own.
+    # A variant has defaults of its own (LOSS). If --loss-type is another one, its clip is that of
+    # LOSS as well.
     first, _ = cli.parse_known_args(argv)
     own = {"loss_type": "grpo", "cull": False} | LOSS.get(first.variant, {})
+    kept = {name: own[name] for name in ("loss_type", "cull")}
     if first.loss_type not in (None, own["loss_type"]):
-        own = {"loss_type": "grpo", "cull": own["cull"]} | LOSS.get(first.loss_type, {})
+        own = LOSS.get(first.loss_type, {}) | kept
     cli.set_defaults(**own)
     cli.add_argument("--help", "-h", action="help", help="show this, with the variant's defaults")
     args = cli.parse_args(argv)
@@ -350,7 +352,7 @@ def parse_arguments(argv: list[str]) -> Namespace:
 
 
 def main(argv: list[str]) -> None:
-    """Runs a command line. SystemExit: 2 for a bad line, 1 for another error, 130 for Ctrl-C."""
+    """Runs a command line. SystemExit: 2 for a bad line, 1 for an error below, 130 for Ctrl-C."""
     args = parse_arguments(argv)
     try:
         show_start(args)

@@ -150,7 +150,7 @@ def complete(path: Path, measure, names: list[str], args) -> list[dict]:
     """
     there = {tuple(row.values())[:3] for row in read_rows(path)}
     jobs = []
-    for task, seed in product(args.tasks, args.seeds):
+    for task, seed in dict.fromkeys(product(args.tasks, args.seeds)):
         missing = [name for name in names if (task, seed, name) not in there]
         if missing and not args.only_tables:
             jobs.append((task, seed, args.out, missing))

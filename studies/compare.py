@@ -136,7 +136,8 @@ def verify(task: str, variant: str, seed: str) -> None:
 def beside_grpo(args, flags: str) -> None:
     """Trains --variants and grpo, and prints and draws the differences."""
     tasks = args.tasks or ["add"]
-    heads = product(tasks, ["grpo", *args.variants], [args.lr], [flags], args.seeds or FIRST)
+    seeds = sorted({*(args.seeds or FIRST)})  # each once
+    heads = product(tasks, ["grpo", *args.variants], [args.lr], [flags], seeds)
     rows = sum(side_by_side(trained, [(Run(*head), args.out) for head in heads], args.jobs), [])
     pairs = [*product(tasks, args.variants)]
     for task, name in [*product(tasks, ["grpo"]), *pairs]:

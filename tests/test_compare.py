@@ -164,6 +164,9 @@ def test_a_row_of_a_run(tmp_path, monkeypatch, capsys):
         assert not runs.is_finished(run, tmp_path)
         (folder / name).write_bytes(whole)
     assert runs.is_finished(run, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(train.torch, "__version__", "9.9")
+        assert not runs.is_finished(run, tmp_path)  # made by another PyTorch
     monkeypatch.setattr(compare, "ROWS", tmp_path / "ROWS")
     other = row | {"seed": 3}
     compare.add_rows([row])
@@ -184,13 +187,16 @@ def test_a_row_of_a_run(tmp_path, monkeypatch, capsys):
 def test_variants_beside_the_committed_ones(tmp_path, monkeypatch, capsys):
     """Own runs that are not drawn, drawn as if committed, or written to results/."""
     monkeypatch.setattr(train, "base_model", lambda args: train.new_model(args))
-    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, _: [f(*job) for job in jobs])
+    asked = []
+    note = lambda f, jobs, _: asked.extend(jobs) or [f(*job) for job in asked]  # noqa: E731
+    monkeypatch.setattr(compare, "side_by_side", note)
     drawn = []
     monkeypatch.setattr(pictures, "forest", lambda *parts: drawn.append(parts))
-    argv = ["compare", "--variants", "half", "--seeds", "1", "2", "--out", str(tmp_path)]
+    argv = ["compare", "--variants", "half", "--seeds", "2", "1", "2", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [*argv, "--steps", "50", "--prompts", "2", "--width", "8"])
     compare.main()
     ((path, results, tasks),) = drawn
+    assert len(asked) == 4  # a seed that is named twice is run once
     assert path == tmp_path / "forest.png" and tasks == ["add"]
     assert results[-1].n == 2 and results[-1].flags == "--steps 50 --prompts 2 --width 8"
     assert {x.n for x in results[:-1] if x.task == "add"} == {12}

@@ -135,6 +135,9 @@ def test_a_folder_names_what_differs_from_the_defaults():
     settings = {"half --cull": "half-seed0-cullTrue", "culling": "culling-seed0"}
     settings |= {"culling --no-cull": "culling-seed0-cullFalse", "cispo": "cispo-seed0"}
     settings["half --loss-type grpo"] = "half-seed0"
+    settings["half --loss-type gspo"] = "half-seed0-loss_typegspo"
+    settings["gspo --loss-type grpo"] = "gspo-seed0-loss_typegrpo"
+    settings["culling --loss-type cispo"] = "culling-seed0-loss_typecispo"
     for flags, name in settings.items():
         assert train.parse_arguments(f"--variant {flags}".split()).name == f"add-{name}"
 
@@ -682,7 +685,7 @@ def test_what_a_run_shows(capsys):
     steps = [summary[f"{name}_sampled_reasoning_correct"] for name in ("base", "final")]
     said = "Of the correct samples, {:.1%} had correct steps before, {:.1%} after."
     assert end[8] == said.format(*steps)
-    assert end[9].startswith("The others are rewarded with a wrong step (")
+    assert end[9].startswith("The others have wrong or missing steps (")
     del end[9]
     assert f"Saved in {left} " in end[9]
     assert end[10].endswith(f"python -m tools.ask {left} --group")
@@ -701,7 +704,7 @@ def test_without_a_correct_sample_none_is_said_to_be_rewarded(monkeypatch, capsy
     """A sentence about rewarded mistakes where nothing was rewarded."""
     monkeypatch.setattr(train.Task, "reward", lambda task, problem, response: 0.0)
     assert run("--steps 1") == (0, [])
-    assert "are rewarded with a wrong step" not in capsys.readouterr().out
+    assert "The others have" not in capsys.readouterr().out
 
 
 def test_a_run_without_steps_shows_its_base_model(capsys):
