@@ -329,9 +329,8 @@ def parse_arguments(argv: list[str]) -> Namespace:
     # LOSS as well.
     first, _ = cli.parse_known_args(argv)
     own = {"loss_type": "grpo", "cull": False} | LOSS.get(first.variant, {})
-    kept = {name: own[name] for name in ("loss_type", "cull")}
     if first.loss_type not in (None, own["loss_type"]):
-        own = LOSS.get(first.loss_type, {}) | kept
+        own = LOSS.get(first.loss_type, {}) | {x: own[x] for x in ("loss_type", "cull")}
     cli.set_defaults(**own)
     cli.add_argument("--help", "-h", action="help", help="show this, with the variant's defaults")
     args = cli.parse_args(argv)

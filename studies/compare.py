@@ -136,8 +136,7 @@ def verify(task: str, variant: str, seed: str) -> None:
 def beside_grpo(args, flags: str) -> None:
     """Trains --variants and grpo, and prints and draws the differences."""
     tasks = args.tasks or ["add"]
-    seeds = sorted({*(args.seeds or FIRST)})  # each once
-    heads = product(tasks, ["grpo", *args.variants], [args.lr], [flags], seeds)
+    heads = product(tasks, ["grpo", *args.variants], [args.lr], [flags], {*(args.seeds or FIRST)})
     rows = sum(side_by_side(trained, [(Run(*head), args.out) for head in heads], args.jobs), [])
     pairs = [*product(tasks, args.variants)]
     for task, name in [*product(tasks, ["grpo"]), *pairs]:

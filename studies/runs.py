@@ -113,8 +113,8 @@ def is_finished(run: Run, out: str) -> bool:
     except (OSError, ValueError):  # a file is not there, or it is torn
         return False
     same = all(summary.get(name) == x for name, x in vars(args).items() if name != "out")
-    same &= summary.get("torch") == train.torch.__version__  # another one may round differently
-    return same and code == code_hash(run.variant)
+    made_by = (summary.get("torch"), code)  # another PyTorch may round differently
+    return same and made_by == (train.torch.__version__, code_hash(run.variant))
 
 
 def folder_of(run: Run, out: str) -> Path:

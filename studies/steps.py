@@ -41,10 +41,9 @@ def steps_of(model, task: str) -> dict[str, float]:
     rollout = sample_rollout(model, ALL_TASKS[task], problems, 1, generator=rng)
     responses = decode_responses(rollout)
     steps = sum(map(judged, problems, responses), [])
-    solved = sum(len(judged(p, p.solution + EOS)) for p in problems)
     row = {"reward": rollout.rewards.mean().item()}
     row["cut_off"] = sum(not y.endswith(EOS) for y in responses) / len(responses)
-    row["steps_ended"] = len(steps) / solved
+    row["steps_ended"] = len(steps) / sum(len(judged(p, p.solution + EOS)) for p in problems)
     return row | {"steps_correct": sum(steps) / len(steps)}
 
 
