@@ -158,8 +158,7 @@ def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int
 
 def accuracy(model: GPT, task: Task, samples: int = 1) -> dict:
     """Evaluates greedily, and with `samples` samples of each problem at temperature 1."""
-    greedy = evaluate(model, task, "greedy", temperature=0)
-    return greedy | evaluate(model, task, "sampled", temperature=1, samples=samples)
+    return evaluate(model, task, "greedy", 0) | evaluate(model, task, "sampled", 1, samples)
 
 
 # ---- The files of a run
@@ -297,16 +296,11 @@ NUMBERS = {  # flag: its default, the smallest and the largest number that is al
 }
 
 
-class Parser(ArgumentParser):
-    def error(self, message: str):
-        """One line on standard error, without the usage."""
-        self.exit(2, f"train.py: error: {message}\n")
-
-
 def parse_arguments(argv: list[str]) -> Namespace:
     """The command line as settings. A bad one raises SystemExit(2) after one line of error."""
     ideas = [f"  {name:13}{str(getdoc(x)).splitlines()[0]}" for name, x in VARIANTS.items()]
-    cli = Parser("train.py", "%(prog)s [--variant NAME] [flags]", add_help=False)
+    cli = ArgumentParser("train.py", "%(prog)s [--variant NAME] [flags]", add_help=False)
+    cli.error = lambda text: cli.exit(2, f"train.py: error: {text}\n")  # one line, no usage
     cli.formatter_class = RawDescriptionHelpFormatter  # the list of variants keeps its lines
     cli.epilog = "\n".join(["names:", *ideas, "", "for example: python train.py --variant half"])
 
@@ -337,10 +331,7 @@ def parse_arguments(argv: list[str]) -> Namespace:
     if args.variant not in VARIANTS:
         near = ", ".join(get_close_matches(args.variant, VARIANTS, cutoff=0))
         cli.error(f"argument --variant: there is no {args.variant!r}; near: {near}; all: --help")
-    for flag, (_, low, high, text) in NUMBERS.items():
-        value = vars(args)[flag.replace("-", "_")]
-        if not low <= value <= high or flag == "width" and value % 4:
-            cli.error(f"argument --{flag}: {value} is not allowed; {low} to {high} is ({text})")
+    check_numbers(args, cli.error)
     if args.loss_type == "cispo" and args.clip_low < 1:
         cli.error("argument --clip-low: cispo has no lower limit, so only 1 is allowed")
     # The name has every setting that differs from its default, but not threads and device.
@@ -348,6 +339,14 @@ def parse_arguments(argv: list[str]) -> Namespace:
     changed = [f"{x}{vars(args)[x]}" for x in names if vars(args)[x] != cli.get_default(x)]
     args.name = "-".join([args.task, args.variant, f"seed{args.seed}", *changed])
     return args
+
+
+def check_numbers(args: Namespace, error) -> None:
+    """Calls error with one line if a number is not within its limits (NUMBERS)."""
+    for flag, (_, low, high, text) in NUMBERS.items():
+        value = vars(args)[flag.replace("-", "_")]
+        if not low <= value <= high or flag == "width" and value % 4:
+            error(f"argument --{flag}: {value} is not allowed; {low} to {high} is ({text})")
 
 
 def main(argv: list[str]) -> None:
@@ -359,8 +358,8 @@ def main(argv: list[str]) -> None:
     except (OSError, FloatingPointError) as error:
         sys.exit(f"train.py: error: {error}")
     except (MemoryError, RuntimeError) as error:
-        if "MemoryError" not in repr(error) and "allocate" not in str(error):
-            raise
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):
+            raise  # a bug, and no lack of memory
         sys.exit(
             "train.py: error: not enough memory; a smaller --prompts or --group-size needs less"
         )
