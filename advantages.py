@@ -516,10 +516,10 @@ def answer_likelihood(rollout: Rollout) -> Tensor:
 
     This is a product of one probability for each of these tokens. The reasoning is the text before
     the first marker #, or the whole response if it has no marker. In the example $ is the end, _ is
-    padding, and `counted` is 1 where a token counts:
+    padding, whose logprobs are 0, and `counted` is 1 where a token counts:
 
         tokens    1 2 , 1 3 , 0 6 #   6 3 2 $ _ _
-        counted   0 0 0 0 0 0 0 0 1 1 1 1 1 1 0 0
+        counted   0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1
     """
     pairs = [(p, text) for p, group in zip(rollout.problems, rollout.texts) for text in group]
     texts = [text.split(MARKER)[0] + MARKER + p.answer + EOS for p, text in pairs]
