@@ -123,7 +123,7 @@ def dot_and_interval(ax, y: int, x: Effect) -> None:
     if abs(value) > LIMIT:
         edge = np.copysign(LIMIT, value)
         ax.plot(edge, y, "<" if value < 0 else ">", clip_on=False, markersize=7, **sign(x))
-        inner = max(high, edge) + 0.4 if value < 0 else min(low, edge) - 0.4  # beside the bar
+        inner = max(high, edge) + 0.9 if value < 0 else min(low, edge) - 0.9  # beside the bar
         ax.text(inner, y, f"{value:+.0f}", va="center", ha="left" if value < 0 else "right")
     else:
         ax.plot(value, y, "o", markersize=6, **dot(x))
