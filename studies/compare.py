@@ -9,11 +9,12 @@ These are the sets of runs:
     variants   base models 4 to 15: each variant at the learning rate that was chosen from these
     usual      base models 4 to 9: eight variants with the usual norm limit of 1
     usual-later  base models 10 to 15: grpo, half and pos_only with it
-    caps       base models 1 to 3: cispo with three caps of its ratio, at two learning rates
-    unclipped  base models 4 to 9: grpo on add without a clip, as cispo with a cap of 5 nearly is
+    caps       base models 1 to 3: cispo with caps of 1.28 and 2, at two learning rates
+    cap-of-5   base models 4 to 15: cispo with a cap of 5, which is nearly grpo without a clip
+    unclipped  base models 4 to 9: grpo on add without a clip
     ladder     base models 4 to 9: grpo and half on add without a norm limit, and with 0.1
     response   base models 4 to 9: grpo with `--aggregate response`, as gspo has it
-    forms      rates, then base models up to 9, for the other forms of likelihood, critic_bounded
+    forms      rates, then base models up to 9, for the other forms of likelihood
     controls   base models 4 to 9: the other controls, at the learning rate of grpo
     distillation  base models 4 to 9: on-policy distillation on add
     sum        base models 4 to 9: grpo and verifree on sum, at their learning rates on add
@@ -51,7 +52,7 @@ from studies import pictures
 from studies.analysis import Effect, effects, words_about_noise
 from studies.common import cells, matching, options, publish, read_rows, side_by_side, write_rows
 from studies.compare_report import page, table
-from studies.protocol import CAPPED, COMPARED, FIRST, ROWS, SETS, TASKS
+from studies.protocol import COMPARED, FIRST, ROWS, SETS, TASKS
 from studies.protocol import accuracy_by_rate, chosen_rate, rates_to_try
 from studies.runs import Run, folder_of
 
@@ -63,13 +64,11 @@ def runs_of(name: str, rows: list[dict]):
     """Yields the runs of a set in order of seed; those at a chosen rate once it is chosen."""
     variants, tasks, seeds, all_flags = SETS[name]
     for seed, variant, task, flags in product(seeds, variants, tasks, all_flags):
-        if name == "caps":
-            rates = CAPPED
-        elif seed in FIRST:
-            rates = rates_to_try(accuracy_by_rate(rows, task, variant, flags))
+        if seed in FIRST:
+            rates = rates_to_try(variant, accuracy_by_rate(rows, task, variant, flags))
         else:
             beside = "grpo" if name == "variants" else variant
-            rates = [chosen_rate(rows, task, variant), chosen_rate(rows, task, beside)]
+            rates = [chosen_rate(rows, task, which, flags) for which in (variant, beside)]
         for lr in dict.fromkeys(lr for lr in rates if lr):
             yield Run(task, variant, lr, flags, seed)
 

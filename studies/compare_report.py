@@ -8,8 +8,9 @@ import numpy as np
 from studies.analysis import Effect, at_equal_time, comparisons, run_times, speed
 from studies.analysis import words_about_noise
 from studies.common import Interval, interval, markdown, paired, sign_flips
-from studies.protocol import AT_USUAL, COMPARED, FIRST, HEAD, LIMITS, NAMES, NARROW, RATES, RESPONSE
-from studies.protocol import SEARCHED, SIX, TASKS, accuracy_by_rate, chosen_rate, title
+from studies.protocol import AT_USUAL, CAP_OF_5, CAPS, COMPARED, FIRST, HEAD, LIMITS, NAMES, NARROW
+from studies.protocol import RATES, RESPONSE, SEARCHED, SIX, TASKS, UNCLIPPED, accuracy_by_rate
+from studies.protocol import chosen_rate, title
 
 # The page shows the difference of the first from the second; flags follow a name.
 PAIRS = [("half", "nthr"), ("half", "nthr_eta0"), ("nthr_eta0", "random_sparing")]
@@ -18,6 +19,8 @@ PAIRS += [("verifree", "reinforce"), ("verifree_undivided", "verifree")]
 PAIRS += [("substituted_up", "substituted"), (f"grpo {RESPONSE}", "grpo")]
 PAIRS += [("gspo", f"grpo {RESPONSE}"), *((f"grpo {LIMITS[x]}", "grpo") for x in ("0.1", "1"))]
 PAIRS += [(f"grpo {LIMITS['1']}", f"grpo {LIMITS['none']}")]
+PAIRS += [(f"grpo {UNCLIPPED}", "grpo"), (f"cispo {CAP_OF_5}", "grpo")]
+PAIRS += [("cispo", f"cispo {CAP_OF_5}"), (f"cispo {CAP_OF_5}", f"grpo {UNCLIPPED}")]
 
 
 def times(x: Effect, share: float) -> str:
@@ -68,6 +71,7 @@ def table_of_rates(rows: list[dict]) -> str:
     """The parameter study of what has rows; what was chosen has a frame."""
     lines = []
     heads = [*((name, "") for name in SEARCHED), ("gspo", NARROW)]
+    heads += [("cispo", flags) for flags in (*CAPS, CAP_OF_5)]
     for task, (variant, flags) in product(TASKS, heads):
         accuracy = accuracy_by_rate(rows, task, variant, flags)
         texts = {lr: f"{x:.1f}" for lr, x in accuracy.items()}
@@ -100,7 +104,9 @@ def table_of_pairs(rows: list[dict]) -> str:
     reported = [row for row in rows if row["seed"] not in FIRST]
     for task, names in product(TASKS, PAIRS):
         parts = [name.partition(" ") for name in names]
-        heads = [(task, name, chosen_rate(rows, task, name), flags) for name, _, flags in parts]
+        heads = [
+            (task, name, chosen_rate(rows, task, name, flags), flags) for name, _, flags in parts
+        ]
         pairs = paired(reported, "mean_sampled", *(dict(zip(HEAD, head)) for head in heads))
         differences = np.subtract(*pairs)
         if len(differences):

@@ -17,11 +17,11 @@ SIX = range(4, 10)
 TWELVE = range(4, 16)
 GRID = (3e-4, 1.5e-4, 6e-4)
 BEYOND = {1.5e-4: [7.5e-5], 6e-4: [1.2e-3]}  # tried if the best of the grid is this end of it
-CAPPED = (3e-4, 2.1e-4)  # the rates of cispo with its caps
-RATES = sorted({*sum(BEYOND.values(), [*GRID]), *CAPPED})
+OWN_GRID = {"cispo": (3e-4, 2.1e-4)}  # for all of its caps
+RATES = sorted({*sum(BEYOND.values(), [*GRID]), *OWN_GRID["cispo"]})
 NAMES = [*VARIANTS]  # grpo is the first
 FORMS = ["substituted", "substituted_up", "dense", "log_likelihood"]  # of experiment 5
-SEARCHED = [name for name in NAMES if name != "culling"] + FORMS + ["critic_bounded"]
+SEARCHED = [name for name in NAMES if name != "culling"] + FORMS
 USUAL = 3e-4  # the rate of grpo, which a variant takes ...
 MARGIN = 1.5  # ... unless another one is better by more points than this (methods.md)
 PAIR = ("dr_grpo", "rloo")  # two names of one algorithm: the first one's runs stand for both
@@ -35,8 +35,10 @@ LIMITS = {  # of the norm -> flags
     "1": "--max-grad-norm 1",
     "none": "--max-grad-norm 1e9",
 }
-CAPS = [f"--clip-high {high}" for high in (0.2, 0.28, 1.0)]  # of cispo's ratio: 1.2, 1.28, 2
+CAPS = [f"--clip-high {high}" for high in (0.28, 1.0)]  # of cispo's ratio: 1.28 and 2
+CAP_OF_5 = "--clip-high 4"  # for cispo: it cuts nearly nothing
 UNCLIPPED = "--clip-low 1 --clip-high 1000"
+AS_GRPO = (CAP_OF_5, UNCLIPPED)  # runs with these flags have the rate of grpo
 AT_USUAL = ["grpo", "half", "pos_only", "reinforce", "dr_grpo", "nthr", "likelihood", "verifree"]
 SETS = {  # set: variants or controls, tasks, base models, flags
     "rates": ([name for name in NAMES if name in SEARCHED], TASKS, FIRST, [""]),
@@ -45,10 +47,11 @@ SETS = {  # set: variants or controls, tasks, base models, flags
     "usual": (AT_USUAL, TASKS, SIX, [LIMITS["1"]]),
     "usual-later": (["grpo", "half", "pos_only"], TASKS, range(10, 16), [LIMITS["1"]]),
     "caps": (["cispo"], TASKS, FIRST, CAPS),
+    "cap-of-5": (["cispo"], TASKS, TWELVE, [CAP_OF_5]),
     "unclipped": (["grpo"], ["add"], SIX, [UNCLIPPED]),
     "ladder": (["grpo", "half"], ["add"], SIX, [LIMITS["none"], LIMITS["0.1"]]),
     "response": (["grpo"], TASKS, SIX, [RESPONSE]),
-    "forms": ([*FORMS, "critic_bounded"], TASKS, [*FIRST, *SIX], [""]),
+    "forms": (FORMS, TASKS, [*FIRST, *SIX], [""]),
     "controls": ([x for x in CONTROLS if x not in (*SEARCHED, "distillation")], TASKS, SIX, [""]),
     "distillation": (["distillation"], ["add"], SIX, [""]),
     "sum": (["grpo", "verifree"], ["sum"], SIX, [""]),
@@ -65,21 +68,22 @@ def accuracy_by_rate(rows: list[dict], task: str, variant: str, flags="") -> dic
     return accuracy
 
 
-def rates_to_try(accuracy: dict[float, float]) -> list[float]:
+def rates_to_try(variant: str, accuracy: dict[float, float]) -> list[float]:
     """The grid, then, when all of it is there, the value beyond its end if the end is best."""
-    if not accuracy.keys() >= {*GRID}:
-        return [*GRID]
-    return [*GRID, *BEYOND.get(max(GRID, key=accuracy.get), [])]
+    grid = OWN_GRID.get(variant, GRID)
+    if not accuracy.keys() >= {*grid}:
+        return [*grid]
+    return [*grid, *BEYOND.get(max(grid, key=accuracy.get), [])]
 
 
-def chosen_rate(rows: list[dict], task: str, variant: str) -> float | None:
+def chosen_rate(rows: list[dict], task: str, variant: str, flags: str = "") -> float | None:
     """The usual rate, or the best one if that is better by more than MARGIN.
 
     None before all rates are there. What is not searched takes the rate of grpo, `sum` that of add.
     """
-    variant = variant if variant in SEARCHED else "grpo"
+    variant = variant if variant in SEARCHED and flags not in AS_GRPO else "grpo"
     accuracy = accuracy_by_rate(rows, "add" if task == "sum" else task, variant)
-    if not accuracy.keys() >= {*rates_to_try(accuracy)}:
+    if not accuracy.keys() >= {*rates_to_try(variant, accuracy)}:
         return None
     best = max(accuracy, key=accuracy.get)
     return best if accuracy[best] > accuracy[USUAL] + MARGIN else USUAL

@@ -30,7 +30,8 @@ def made(task, variant, lr, values, seeds=FIRST, flags=""):
 
 def searched(task, variant, values):
     """The rows of three base models at each rate of the grid."""
-    return [row for lr, x in zip(GRID, values) for row in made(task, variant, lr, [x] * 3)]
+    grid = protocol.OWN_GRID.get(variant, GRID)
+    return [row for lr, x in zip(grid, values) for row in made(task, variant, lr, [x] * 3)]
 
 
 def test_significance():
@@ -53,7 +54,7 @@ def test_rates():
     assert protocol.chosen_rate(rows[:8], "add", "grpo") is None  # two base models at the last rate
     assert protocol.chosen_rate(rows, "add", "nthr") is None  # the end of the grid
     accuracy = protocol.accuracy_by_rate(rows, "add", "nthr")
-    assert protocol.rates_to_try(accuracy) == [3e-4, 1.5e-4, 6e-4, 1.2e-3]
+    assert protocol.rates_to_try("nthr", accuracy) == [3e-4, 1.5e-4, 6e-4, 1.2e-3]
     level = searched("add", "half", [0.7, 0.71, 0.5]) + searched("add", "rloo", [0.7, 0.716, 0.5])
     level += made("add", "half", 7.5e-5, [0.714] * 3)
     level += made("add", "rloo", 7.5e-5, [0.1] * 3)
@@ -103,8 +104,8 @@ def test_equal_time(monkeypatch, tmp_path):
 def test_jobs(monkeypatch):
     """Runs that a set lacks, makes twice or again, or not in order of seed."""
     on_grid = len(TASKS) * len(FIRST) * len(GRID)
-    sizes = {"rates": on_grid * (len(NAMES) - 1), "forms": on_grid * (len(FORMS) + 1)}
-    sizes |= {"narrow": on_grid, "caps": 2 * 3 * 3 * 2}
+    sizes = {"rates": on_grid * (len(NAMES) - 2) + 2 * 3 * 2, "forms": on_grid * len(FORMS)}
+    sizes |= {"narrow": on_grid, "caps": 2 * 2 * 3 * 2}  # cispo has two rates
     nothing_chosen = dict.fromkeys(protocol.SETS, 0) | sizes
     assert {x: len([*compare.runs_of(x, [])]) for x in protocol.SETS} == nothing_chosen
     rows = [row for x in product(TASKS, SEARCHED) for row in searched(*x, [0.7, 0.6, 0.5])]
@@ -113,15 +114,16 @@ def test_jobs(monkeypatch):
             row["mean_sampled"] = 0.8
         rows += made("add", name, 1.2e-3, [0.1] * 3)
     planned = {name: [*compare.runs_of(name, rows)] for name in protocol.SETS}
-    of_controls = 12 * (len(protocol.CONTROLS) - len(FORMS) - 2)
+    of_controls = 12 * (len(protocol.CONTROLS) - len(FORMS) - 1)
     sizes = {
         "rates": sizes["rates"] + 3,
         "variants": len(TWELVE) * (2 * len(NAMES) + 1),
-        "forms": sizes["forms"] + 3 + 12 * (len(FORMS) + 1),
+        "forms": sizes["forms"] + 3 + 12 * len(FORMS),
         "controls": of_controls,
         "distillation": 6,
         "caps": sizes["caps"],
         "usual-later": 2 * 3 * 6,
+        "cap-of-5": 2 * 12,
         "unclipped": 6,
         "narrow": sizes["narrow"],
         "usual": 12 * 8,
@@ -134,6 +136,7 @@ def test_jobs(monkeypatch):
     assert len(seeds) == sizes["variants"] and seeds == sorted(seeds)
     of_nthr = [run for run in planned["variants"] if run[:2] == ("add", "nthr")]
     assert {run.lr for run in of_nthr} == {6e-4, 3e-4}
+    assert {run.lr for run in planned["cap-of-5"]} == {3e-4}
     rows += made("add", "grpo", 3e-4, [0.7], seeds=[5])
     monkeypatch.setattr(compare, "read_rows", lambda _: rows)
     args = SimpleNamespace(set=["rates", "variants"], tasks=["add"], seeds=[4, 5], out="x")
