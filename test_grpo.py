@@ -861,7 +861,7 @@ OWN_LOSS = {  # as in the README's table; all other variants have the settings o
     "reinforce": {"aggregate": "constant"},
     "ngrpo": {"clip_low": 0.16, "clip_high": 0.24},
     "gspo": {"loss_type": "gspo", "aggregate": "response", "clip_low": 0.03, "clip_high": 0.04},
-    "cispo": {"loss_type": "cispo", "clip_low": 1.0, "clip_high": 4.0},
+    "cispo": {"loss_type": "cispo", "clip_low": 1.0, "clip_high": 0.2},
 }
 
 

@@ -461,16 +461,16 @@ def test_the_limits_of_gspo_have_a_source(browser, pages):
     assert (low, high) == pytest.approx((100 * 0.0003, 100 * 0.0004))
     assert f"{1 - low:.2f} and {1 + high:.2f}" in said
     assert "a hundred times that of its paper (arXiv 2507.18071)" in said
-    for name, sign, limit in (("gspo", 1, 1 + high), ("grpo", -1, 0.8), ("cispo", -1, 5)):
+    for name, sign, limit in (("gspo", 1, 1 + high), ("grpo", -1, 0.8), ("cispo", -1, 1.2)):
         visit(browser, pages["committed"] + f"#loss={name}&sign={sign}")
         assert any(text.endswith(f" at {limit:.2f}") for text in texts(browser, "#curve text"))
 
 
 def test_the_clip_shows_its_ratio_and_every_limit(browser, pages):
-    """cispo cuts at 5, and its axis ended at 2.5. A ratio beyond the axis of another loss."""
+    """cispo cuts above 1, and its axis ended at 2.5. A ratio beyond the axis of another loss."""
     visit(browser, pages["committed"] + "#loss=cispo&ratio=5.5")
     assert element(browser, "#ratio-now").text == "5.50"
-    assert "the push is +5.00" in element(browser, "#clip-says").text
+    assert "the push is +1.20" in element(browser, "#clip-says").text
     ends = [
         float(x.get_dom_attribute("cx"))
         for x in browser.find_elements(By.CSS_SELECTOR, "#curve circle")

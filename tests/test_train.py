@@ -899,7 +899,7 @@ def test_each_loss_type_has_its_own_clip_range():
     """The clip range of another loss type, or that of the variant; a limit that is ignored."""
     for flags, expected in {
         "--variant nthr --loss-type gspo": ("gspo", "response", 0.03, 0.04),
-        "--variant dr_grpo --loss-type cispo": ("cispo", "token", 1.0, 4.0),
+        "--variant dr_grpo --loss-type cispo": ("cispo", "token", 1.0, 0.2),
         "--variant ngrpo --loss-type grpo": ("grpo", "token", 0.16, 0.24),
         "--variant gspo --loss-type grpo": ("grpo", "token", 0.2, 0.2),
         "--variant gspo --loss-type cispo --clip-high 1": ("cispo", "token", 1.0, 1.0),
