@@ -67,9 +67,8 @@ def runs_of(name: str, rows: list[dict]):
         if seed in FIRST:
             rates = rates_to_try(variant, accuracy_by_rate(rows, task, variant, flags))
         else:
-            beside = "grpo" if name == "variants" else variant
-            rates = [chosen_rate(rows, task, which, flags) for which in (variant, beside)]
-        for lr in dict.fromkeys(lr for lr in rates if lr):
+            rates = [chosen_rate(rows, task, variant, flags)]
+        for lr in filter(None, rates):
             yield Run(task, variant, lr, flags, seed)
 
 
