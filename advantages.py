@@ -29,7 +29,7 @@ response y_i, and the model pi that sampled it (the policy).
 A variant returns A_i (P, G), one advantage for all tokens of a response, or A_{i,t} (P, G, T), and
 does not modify the rollout. with_advantages puts the result on the tokens. Padding may hold
 anything, even NaN, and 0 * NaN is NaN, so we replace it (torch.where) and do not multiply it by 0.
-The unpublished experiments 1 to 5 used language models.
+"Experiment 1" to "5" in a docstring are unpublished ones with language models.
 """
 
 from dataclasses import replace
@@ -94,8 +94,7 @@ def dr_grpo(rollout: Rollout) -> Tensor:
         A_i = r_i - mu
 
     Two divisions of GRPO change its objective, and this variant makes neither. It does not divide
-    by sigma, and its loss divides by a constant (table LOSS) and not by the number of tokens. In
-    the paper Qwen2.5-1.5B is about as accurate as with GRPO, with shorter incorrect responses.
+    by sigma, and its loss divides by a constant (table LOSS) and not by the number of tokens.
     """
     return centre(rollout.rewards)
 
@@ -127,8 +126,7 @@ def maxrl(rollout: Rollout) -> Tensor:
 
         sum_{k = 1}^{G - 1} pass@k / k
 
-    The expected reward J is p, which is pass@1. Here a rare success also counts for pass@2, pass@3
-    and so on.
+    The expected reward J is p, which is pass@1. Here a rare success also counts for pass@2 and on.
     """
     mu = rollout.rewards.mean(1, keepdim=True)
     return (centre(rollout.rewards) / mu).masked_fill(mu == 0, 0.0)
@@ -140,8 +138,7 @@ def pos_only(rollout: Rollout) -> Tensor:
 
         A_i = max(A_i of grpo, 0)
 
-    In the paper the average accuracy of Qwen2.5-Math-1.5B on five benchmarks is 39.84 %, and
-    41.14 % with GRPO (one run of each, greedy decoding).
+    The incorrect responses of a group still set its mean, but none of them is pushed.
     """
     return standardise(rollout.rewards).clamp(min=0.0)
 
@@ -238,9 +235,7 @@ def culling(rollout: Rollout) -> Tensor:
     The idea is to spend no more samples on problems that the model can solve. A problem is solved
     if all its responses in the rollout are correct. (It may be drawn twice.) A training step still
     draws P problems, and if none is left, all come back. With language models, nothing changed,
-    because a hard prompt stays all-fail even if it is sampled a little more often. ScaleRL (arXiv
-    2510.13786) does nearly the same with a model of 8B, and there it helps: prompts with a pass
-    rate of 0.9 or more leave.
+    because a hard prompt stays all-fail even if it is sampled a little more often.
     """
     return grpo(rollout)
 
@@ -269,9 +264,8 @@ def ngrpo(rollout: Rollout) -> Tensor:
     The imagined response gets no advantage itself. Each response of an all-fail group gets
     -1/sqrt(G), and mixed groups move down: with one correct response of eight, the advantages are
     +1.871 and -0.535. (In sigma' we divide by G + 1, as the printed equation does. The authors'
-    code divides by G, which gives +1.764 and -0.504.) The clip range reaches 0.16 below 1 and 0.24
-    above it, so a push down ends earlier than a push up (section 4.2; table LOSS). In the paper
-    NGRPO is better than GRPO with Qwen2.5-Math-7B, by the area under pass@k for k up to 256.
+    code divides by G.) The clip range reaches 0.16 below 1 and 0.24 above it, so a push down ends
+    earlier than a push up (section 4.2; table LOSS).
     """
     with_virtual = torch.cat([rollout.rewards, torch.ones_like(rollout.rewards[:, :1])], dim=1)
     return standardise(with_virtual)[:, :-1]
@@ -323,10 +317,9 @@ def verifree(rollout: Rollout) -> Rollout:
     trained = answered(rollout)
     given = trained.given  # (P, G, T'), True on a and its end
     L = trained.logprobs.masked_fill(~given, 0.0).sum(-1).exp() * given.any(-1)  # (P, G)
-    G = L.size(1)
     mu = L.mean(1, keepdim=True)
     sd = (mu * (1 - mu)).sqrt()
-    above_others = G / max(G - 1, 1) * centre(L)  # L_i - mean of the other L_j
+    above_others = rloo(replace(rollout, rewards=L))  # L_i - mean of the other L_j
     A = torch.where(given, L[..., None], above_others[..., None]) / (sd[..., None] + 1e-6)
     return replace(trained, A=A.masked_fill(mu[..., None] > 0.999, 0.0))
 
@@ -342,8 +335,7 @@ def forking(rollout: Rollout) -> Tensor:
     a response can go either way. The batch is all groups that have an advantage; the paper's has no
     others. The quantile interpolates linearly: for H = 0.0, 0.1, ..., 0.9 it is 0.72, so two of ten
     tokens keep A_i. Tokens at the quantile keep it as well. Our H is that of the policy that
-    sampled, the paper's that of the policy being trained. In the paper this gains 4.1 points over
-    DAPO on Qwen3-32B and 3.0 on 14B; on 8B the two are comparable (mean of six benchmarks).
+    sampled, the paper's that of the policy being trained.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     counted = rollout.mask & (A != 0).any(1, keepdim=True)  # (P, G, T)
@@ -362,9 +354,7 @@ def gspo(rollout: Rollout) -> Tensor:
     A response has one reward, so the paper gives it one ratio. A response whose ratio leaves the
     clip range loses the gradient of all its tokens at once. This ratio hardly moves in a long
     response, so the paper's range is narrow, from 0.0003 below 1 to 0.0004 above. Our responses are
-    short, and our range is a hundred times as wide. The loss averages over each response first. The
-    paper reports more stable training and a higher accuracy than GRPO for the same computation
-    (Qwen3-30B-A3B).
+    short, and our range is a hundred times as wide. The loss averages over each response first.
     """
     return grpo(rollout)
 
@@ -377,8 +367,7 @@ def cispo(rollout: Rollout) -> Tensor:
 
     Under grpo a token has no gradient any more once its ratio has gone far enough. CISPO keeps the
     gradient of every token and only cuts the ratio that it is multiplied by, here at 1.2. There is
-    no lower limit. So a push down fades with the ratio, but never ends. In the paper CISPO needs
-    half as many steps as DAPO for the same accuracy (Qwen2.5-32B, AIME 2024).
+    no lower limit. So a push down fades with the ratio, but never ends.
     """
     return grpo(rollout)
 
@@ -466,8 +455,6 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Tensor:
 
     As p = 1/2, the incorrect response gets 0 on the shared token and -1 on the other. We let
     sbar_i include the influence of i on itself; the paper's text names only the other correct ones.
-    In the paper NTHR gains 0.8 to 2.4 points on Qwen2.5 models of 0.5B to 3B (average of five
-    benchmarks, one run each).
     """
     s = nthr_scores(rollout)  # (P, G, T)
     correct = rollout.rewards == 1  # (P, G)
@@ -563,8 +550,11 @@ VARIANTS = {variant.__name__.lower(): variant for variant in ALL}
 
 # What a variant changes besides A, unless the command line says otherwise: the loop's --cull, and
 # settings of grpo.update.
-LOSS = {"ngrpo": {"clip_low": 0.16, "clip_high": 0.24}}
-LOSS |= {name: {"aggregate": "constant"} for name in ("dr_grpo", "reinforce")}
-LOSS["culling"] = {"cull": True}
-LOSS["gspo"] = {"loss_type": "gspo", "aggregate": "response", "clip_low": 0.03, "clip_high": 0.04}
-LOSS["cispo"] = {"loss_type": "cispo", "clip_low": 1.0, "clip_high": 0.2}  # 1.0: no lower limit
+LOSS = {
+    "dr_grpo": {"aggregate": "constant"},
+    "reinforce": {"aggregate": "constant"},
+    "ngrpo": {"clip_low": 0.16, "clip_high": 0.24},
+    "culling": {"cull": True},
+    "gspo": {"loss_type": "gspo", "aggregate": "response", "clip_low": 0.03, "clip_high": 0.04},
+    "cispo": {"loss_type": "cispo", "clip_low": 1.0, "clip_high": 0.2},  # 1.0: no lower limit
+}

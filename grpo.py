@@ -67,9 +67,8 @@ We depart from the original, arXiv 2402.03300, in six ways:
   group is left, we make no optimiser step: Adam's momentum would move the weights even then.
 - A gradient longer than `max_grad_norm`, 0.01, is scaled down to it. Nearly all are longer, so
   variants differ only by direction. So `dr_grpo` and `rloo` are one algorithm here: they differ by
-  a constant factor, which Adam removes, and by their denominators, which this limit removes. The
-  usual limit, 1, cuts many gradients of `grpo` and none of `dr_grpo`, so the limit would be
-  compared as well (studies/more-results.md).
+  a constant factor, which Adam removes, and by their denominators, which this limit removes. With
+  the usual limit, 1, the limit would be compared as well (studies/more-results.md).
 """
 
 from dataclasses import dataclass, field
@@ -160,7 +159,7 @@ def token_weights(mask: Tensor, aggregate: str = "token", max_length: int | None
     """How much each token counts in the loss: 1 / (B * length), (P, G, T); 0 outside the mask.
 
     B is the number of responses, and `aggregate` chooses the length to divide by:
-        "token"     their mean length, as in DAPO's code: all tokens of the rollout count alike
+        "token"     their mean length: all tokens of the rollout count alike
         "response"  the length of the response, as in the original: all responses count alike
         "constant"  max_length, as in Dr. GRPO (arXiv 2503.20783)
     """
@@ -196,8 +195,7 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2,
     """
     # We mask before exp, because a NaN in the padding would otherwise reach the gradient.
     padding = weights == 0
-    given = (logprobs, old_logprobs, A)
-    logprobs, old_logprobs, A = (x.masked_fill(padding, 0.0) for x in given)
+    logprobs, old_logprobs, A = (x.masked_fill(padding, 0.0) for x in (logprobs, old_logprobs, A))
     d = logprobs - old_logprobs  # ln of each token's own ratio
     if loss_type == "gspo":
         mean = d.sum(-1, keepdim=True) / (~padding).sum(-1, keepdim=True).clamp(min=1)
@@ -241,10 +239,9 @@ def update(
     """One pass over the rollout, with one optimiser step for each mini-batch of whole groups.
 
     rollout: with A, as with_advantages returns it. Only groups that have a gradient are read. They
-    are split in order and as evenly as possible (tensor_split) into `minibatches` parts, and empty
-    parts are skipped. how: clip_low, clip_high and loss_type of policy_loss. The token weights are
-    those of the whole rollout, so for a fixed model the losses of the mini-batches add up to its
-    loss.
+    are split in order and as evenly as possible (tensor_split) into at most `minibatches` parts.
+    how: clip_low, clip_high and loss_type of policy_loss. The token weights are those of the whole
+    rollout, so for a fixed model the losses of the mini-batches add up to its loss.
 
     kl > 0 adds kl * k3 on sampled tokens, with the same token weights (arXiv 2402.03300, Eq. 3 and
     4). Then all groups are read. The mean value of k3 is KL(pi_theta || pi_reference). Given the
@@ -253,8 +250,7 @@ def update(
         E[ grad k3 ] = E[ (1 - pi_reference / pi_theta) grad ln pi_theta ]
                      = - E_reference[ grad ln pi_theta ] = grad KL(pi_reference || pi_theta)
 
-    Both divergences pull the policy towards the reference. The original has this gradient as well;
-    arXiv 2510.01555 and 2512.21852 criticise it.
+    The original has this gradient as well; arXiv 2510.01555 and 2512.21852 criticise it.
 
     Returns numbers that were measured before each optimiser step. They are 0 if there was none.
         loss           with the KL term, summed over the mini-batches

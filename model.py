@@ -4,8 +4,8 @@ This is the usual transformer: embeddings, pre-norm blocks of causal attention a
 norm, and the unembedding. Every position of a row has a vector of its own. Rows are padded on the
 right and attention is causal, so no token of a response looks at padding.
 
-All heads share one head of keys and values (multi-query attention, arXiv 1911.02150). Sampling
-reads them from memory again and again. With separate ones for each head it takes 2.1 times as long.
+All heads share one head of keys and values (multi-query attention, arXiv 1911.02150): sampling
+reads them from memory again and again.
 
 Shapes: P prompts of Lp tokens, G responses to each, B = P*G rows, T response tokens. One call reads
 L tokens, and they may look at C positions. D width, d = D / heads, V vocabulary.
@@ -101,10 +101,9 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
 
     Temperature 0 is greedy decoding. rng: torch.Generator or None. Returns tokens (P, G, T), and
     for each token probs (P, G, T, V), from which it was drawn, and hidden (P, G, T, D), from which
-    the unembedding made probs. (Greedy decoding returns probs of temperature 1.) The model does not
-    read on after a response's `eos` while four others go on, but tokens are still drawn for it.
-    They are padding.
-    FloatingPointError if a probability is not finite.
+    the unembedding made probs. The model does not read on after a response's `eos` while four
+    others go on, but tokens are still drawn for it. They are padding. FloatingPointError if a
+    probability is not finite.
     """
     token, cache = read_prompts(model, prompts, G)
     ended = torch.zeros_like(token, dtype=torch.bool)  # (B, 1)

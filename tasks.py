@@ -15,17 +15,16 @@ are only measured. All three take any text that a model may write:
     reasoning_correct  yes            yes            no             no  the steps are correct
     coherent           yes            no             yes            no  the steps give the answer
 
-Everything has its place: numbers are right-aligned in fields of fixed width, steps have two digits,
-and a space replaces a leading zero of the answer. So step k begins at the same position in every
-response, and the digits that it needs are at the same positions as well. This lets the model learn
-where to look. A space is an ordinary token.
+Everything has its place: prompts have one width, steps have two digits, and a space replaces a
+leading zero of the answer. So step k begins at the same position in every response, and the digits
+that it needs are at the same positions as well. This lets the model learn where to look. A space
+is an ordinary token.
 """
 
 import re
 import zlib
 from dataclasses import dataclass
 from functools import cache
-from inspect import getdoc
 from itertools import accumulate, zip_longest
 from typing import Callable, NamedTuple
 
@@ -47,7 +46,7 @@ TOKENIZER.enable_padding(pad_id=PAD_ID, pad_token=PAD)
 
 # Each of these three functions makes the problems of one task. It draws the numbers of a problem
 # with draw(low, high), where low <= number < high, and returns the prompt and the steps. A run
-# shows its docstring.
+# prints its docstring.
 def add(level: int, draw: Callable) -> tuple[str, list[int]]:
     """School addition of two numbers of 2 to 5 digits: 347+285= is worked as 12,13,06."""
     a, b = (draw(10 ** (level - 1), 10**level) for _ in range(2))
@@ -97,7 +96,7 @@ class Problem(NamedTuple):
     level: int  # how hard it is
 
 
-@dataclass(eq=False)  # equal only to itself, so make_problems keeps the problems of each apart
+@dataclass(eq=False)  # compared and hashed by identity, as the cache of make_problems needs it
 class Task:
     """A family of problems, with longer or more numbers at higher levels, and the verifier."""
 
@@ -105,10 +104,11 @@ class Task:
     answer_from: Callable  # a list of steps as texts -> the answer that they give
     levels: range
     unit: str = "level"  # what a level counts
-    # The warm-up ends at this share of correct samples, which is low, so that most is learned from
-    # rewards. It shows a problem `ratio` times as often as a problem of the level below.
+    # The warm-up ends at this share of correct samples. It shows a problem `ratio` times as often
+    # as a problem of the level below.
     share: float = 0.1
     ratio: float = 1.0
+    work: str = "A task of your own."  # what a run says that the model learns
 
     def problem(self, rng, level: int) -> Problem:
         """A random problem of this level. rng: numpy.random.Generator."""
@@ -116,11 +116,6 @@ class Task:
         steps = [f"{number:02}" for number in numbers]
         answer = self.answer_from(steps)
         return Problem(prompt, ",".join(steps) + MARKER + answer, answer, level)
-
-    @property
-    def work(self) -> str:
-        """What a run says that the model learns."""
-        return getdoc(self.make) or "A task of your own."
 
     @property
     def longest(self) -> Problem:
@@ -141,16 +136,16 @@ class Task:
         It is False without exactly one marker, or if a step is not two digits. `problem` is unused.
         """
         reasoning, *answers = response.split(MARKER)
-        steps = reasoning.split(",")
-        written = all(len(step) == 2 and step.isascii() and step.isdigit() for step in steps)
-        return written and answers == [self.answer_from(steps)]
+        if not re.fullmatch("[0-9]{2}(,[0-9]{2})*", reasoning):
+            return False
+        return answers == [self.answer_from(reasoning.split(","))]
 
 
 # `add` is the default. `mul` is the wall, because most of its groups are all-fail. `sum` is the
 # shortcut, because the model learns answers without steps.
-ADD = Task(add, from_columns, range(2, 6), "digits per number", share=0.13, ratio=1.5)
-MUL = Task(mul, from_columns, range(2, 6), "digits", share=0.1, ratio=1.0)
-SUM = Task(running_totals, from_totals, range(3, 9), "terms", share=0.4, ratio=0.8)
+ADD = Task(add, from_columns, range(2, 6), "digits per number", 0.13, 1.5, add.__doc__)
+MUL = Task(mul, from_columns, range(2, 6), "digits", 0.1, 1.0, mul.__doc__)
+SUM = Task(running_totals, from_totals, range(3, 9), "terms", 0.4, 0.8, running_totals.__doc__)
 TASKS: dict[str, Task] = {"add": ADD, "mul": MUL, "sum": SUM}
 DRAWS = 1250  # problems that are drawn at each level, before repeats are dropped
 
@@ -159,8 +154,7 @@ def held_out(prompt: str) -> bool:
     """Whether a prompt is never trained on. A hash of its characters picks one prompt in ten.
 
     So the split is the same for every seed, and nothing has to be stored. The operands of + are
-    sorted before hashing: if 1+2= is held out, 2+1= is held out as well. Other similar problems are
-    not kept together: 13+24= and 14+23= have the same columns.
+    sorted before hashing: if 1+2= is held out, 2+1= is held out as well.
     """
     operands = prompt.replace(" ", "").removesuffix("=").split("+")
     return zlib.crc32(("+".join(sorted(operands)) + "=").encode()) % 10 == 0

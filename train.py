@@ -7,6 +7,7 @@ The loop comes first. The numbers beside its lines are the steps at the top of g
 
 import csv
 import json
+import os
 import shlex
 import sys
 import time
@@ -36,7 +37,7 @@ def train(args: Namespace, model: GPT):
     rng = torch.Generator(args.device).manual_seed(args.seed)
     sampling = {"temperature": args.temperature, "generator": rng}
     names = "minibatches clip_low clip_high loss_type aggregate kl max_grad_norm"
-    settings = {name: getattr(args, name) for name in names.split()}  # of update
+    settings = {name: vars(args)[name] for name in names.split()}  # of update
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     variant = VARIANTS[args.variant]
     if isinstance(variant, type):  # it has a memory, so each run makes a new one
@@ -49,8 +50,7 @@ def train(args: Namespace, model: GPT):
         batch = [pool[i] for i in order.integers(len(pool), size=args.prompts)]  # 1 draw
         rollout = sample_rollout(model, task, batch, args.group_size, **sampling)  # 2, 3 rollout
         trained = with_advantages(rollout, variant)  # 4 advantages
-        if args.kl > 0:
-            trained.reference_logprobs = response_logprobs(reference, trained)
+        trained.reference_logprobs = response_logprobs(reference, trained) if args.kl else None
         learned = update(model, optimizer, trained, **settings)  # 5 read, 6 loss, 7 step
         row = {"step": step} | rollout_metrics(rollout, trained, task) | learned  # metrics
         if args.cull:  # a problem is solved if all its responses are correct
@@ -72,13 +72,11 @@ def check_finite(*numbers) -> None:
 # ---- The base model
 def base_model(args: Namespace) -> GPT:
     """The base model of these settings. It is made on one thread: their number changes rounding."""
-    task = TASKS[args.task]
-    say(f"\nThe warm-up imitates solutions until {task.share:.0%} of samples are right.")
     torch.set_num_threads(1)
     model = new_model(args).to(args.device)
-    steps, correct = warm_up(model, task, args.base_seed)
+    steps, correct = warm_up(model, TASKS[args.task], args.base_seed)
     torch.set_num_threads(args.threads)
-    say(f"It reached {correct:.0%} in {steps} supervised steps. Next, answers are rewarded.")
+    say(f"It reached {correct:.0%} in {steps} supervised steps. Next, rewards teach.")
     return model
 
 
@@ -141,9 +139,9 @@ def rollout_metrics(rollout: Rollout, trained: Rollout, task: Task) -> dict[str,
 def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int = 1) -> dict:
     """Accuracy on all held-out problems. Temperature 0 is greedy decoding.
 
-    Returns three entries. name: the share of correct responses, as the mean over levels.
-    name_by_level: {2: 0.9, ...}. name_reasoning_correct: the share of the correct responses whose
-    steps are correct.
+    Returns three entries. name_by_level: the share of correct responses, {2: 0.9, ...}, with four
+    digits. name: its mean over levels. name_reasoning_correct: the share of the correct responses
+    whose steps are correct.
     """
     problems = make_problems(task, held=True)
     generator = torch.Generator(next(model.parameters()).device).manual_seed(0)
@@ -175,15 +173,13 @@ def cells(row: dict) -> dict:
 def run(args: Namespace) -> None:
     """Makes the base model, trains it, prints, and writes the files of the run."""
     started = time.perf_counter()
+    show_start(args)
     task = TASKS[args.task]
     folder = Path(args.out, args.name).expanduser()  # no shell does this in --out=~/runs
     folder.mkdir(parents=True, exist_ok=True)
-    end = folder / "summary.json"  # only a finished run has one
-    if end.exists():
-        say(f"\nThis replaces the finished run in {folder}.")
     # Each row is flushed when its line ends. A full disk may leave a part of the last one.
     with open(folder / "metrics.csv", "w", buffering=1, newline="", encoding="utf-8") as file:
-        end.unlink(missing_ok=True)
+        (folder / "summary.json").unlink(missing_ok=True)  # only a finished run has one
         table = csv.DictWriter(file, COLUMNS.split(), extrasaction="ignore")
         table.writeheader()
         model = base_model(args)
@@ -225,7 +221,8 @@ def save(model: GPT, summary: dict, folder: Path) -> None:
 # ---- Printing: text on standard output, bars on standard error
 say = tqdm.write  # prints a line above the bar
 HEAD = "step reward all-fail sampled greedy entropy "
-SHOWN = dict(zip(HEAD.replace("-", "_").split(), ("", ".2f", ".0%", ".1%", ".1%", ".2f")))
+ROW = "{step:4} {reward:6.2f} {all_fail:8.0%} {sampled:7.1%} {greedy:6.1%} {entropy:7.2f}"
+BASE = "{step:4} {sampled:23.1%} {greedy:6.1%}        "  # before training
 
 
 def progress(steps, name: str, total: int, **more) -> tqdm:
@@ -237,24 +234,26 @@ def show_start(args: Namespace) -> None:
     """Says what is learned, and how: the first two paragraphs of the variant's docstring."""
     doc = getdoc(VARIANTS[args.variant]) or "No docstring."
     idea = "\n\n".join(doc.split("\n\n")[:2])
-    say(f"Task {args.task}: {TASKS[args.task].work}")
-    say(f"The answer follows after {MARKER}. The answer is rewarded, the steps are not.")
+    task = TASKS[args.task]
+    say(f"Task {args.task}: {task.work}")
+    say(f"The answer follows after {MARKER}. If it is correct, the reward is 1, else 0.")
     say(f"\nVariant {args.variant} (in advantages.py):\n{idea}")
     say(f"\nEach step samples {args.group_size} responses to each of {args.prompts} problems.")
     say("Accuracy, sampled or greedy, is measured on problems that training never sees.")
-    say("On the right is a greedy response to one of them, with its first mistake in [ ].")
+    say("On the right is a greedy response to one of them, with its first mistake in [ ].\n")
+    say(f"The warm-up imitates solutions until {task.share:.0%} of samples are correct.")
 
 
 def show_row(row: dict, model: GPT, task: Task) -> None:
     """One line: the metrics of a training step, and a response to the same example every time."""
-    example = make_problems(task, held=True)[-4]  # a hard one: base models get it wrong
+    example = make_problems(task, held=True)[-4]  # a long one
     if row["step"] == 0:
         say(f"\n{HEAD} response to {example.prompt}\n{'':45}{example.solution} solution")
-    shown = [f"{format(row[x], form) if x in row else '':>{len(x)}}" for x, form in SHOWN.items()]
+    numbers = (ROW if "reward" in row else BASE).format(**row)
     response = sample_rollout(model, task, [example], 1, temperature=0).texts[0][0]
     text, mistake = mark_mistake(example, response)
-    right = "rewarded" if mistake else "correct"
-    say(f"{' '.join(shown)}  {text} {right if task.reward(example, response) else ''}".rstrip())
+    verdict = "rewarded" if mistake else "correct"
+    say(f"{numbers}  {text} {verdict if task.reward(example, response) else ''}".rstrip())
 
 
 def show_end(summary: dict, task: Task, folder: Path) -> None:
@@ -272,8 +271,9 @@ def show_end(summary: dict, task: Task, folder: Path) -> None:
     if summary["final_sampled"] and shares[1] < 1:
         say("The others have wrong or missing steps (course/lecture-2.ipynb, section 7, says why).")
     say(f"Saved in {folder} (tools/README.md explains the files).")
-    say(f"See a group of it:  python -m tools.ask {shlex.quote(str(folder))} --group")
-    say(f"Draw its curves:    python -m tools.curves {shlex.quote(str(folder))}")
+    quoted = f'"{folder}"' if os.name == "nt" else shlex.quote(str(folder))
+    say(f"See a group of it:  python -m tools.ask {quoted} --group")
+    say(f"Draw its curves:    python -m tools.curves {quoted}")
 
 
 # ---- The command line
@@ -299,7 +299,7 @@ NUMBERS = {  # flag: its default, the smallest and the largest number that is al
 def parse_arguments(argv: list[str]) -> Namespace:
     """The command line as settings. A bad one raises SystemExit(2) after one line of error."""
     ideas = [f"  {name:13}{str(getdoc(x)).splitlines()[0]}" for name, x in VARIANTS.items()]
-    cli = ArgumentParser("train.py", "%(prog)s [--variant NAME] [flags]", add_help=False)
+    cli = ArgumentParser("train.py", "%(prog)s [--variant NAME] [flags]")
     cli.error = lambda text: cli.exit(2, f"train.py: error: {text}\n")  # one line, no usage
     cli.formatter_class = RawDescriptionHelpFormatter  # the list of variants keeps its lines
     cli.epilog = "\n".join(["names:", *ideas, "", "for example: python train.py --variant half"])
@@ -310,8 +310,8 @@ def parse_arguments(argv: list[str]) -> Namespace:
     add("--variant", "grpo", "one of the names below", metavar="NAME")
     add("--task", "add", "the arithmetic to learn", choices=TASKS)
     for flag, (default, _, _, text) in NUMBERS.items():
-        letter = "N" if isinstance(default, int) else "X"
-        add(f"--{flag}", default, text, type=type(default), metavar=letter)
+        kind = type(default)
+        add(f"--{flag}", default, text, type=kind, metavar="N" if kind is int else "X")
     add("--aggregate", "token", "divisor of the loss", choices=["token", "response", "constant"])
     add("--loss-type", None, "ratio and clip", choices=["grpo", "gspo", "cispo"])
     add("--cull", False, "draw no solved problem again", action=BooleanOptionalAction)
@@ -319,14 +319,13 @@ def parse_arguments(argv: list[str]) -> Namespace:
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     add("--device", "cpu", "where to compute", choices=devices)
     add("--out", "runs", "folder for the runs, one folder each")
-    # A variant has defaults of its own (LOSS). If --loss-type is another one, its clip is that of
-    # LOSS as well.
-    first, _ = cli.parse_known_args(argv)
+    # The defaults are those of the variant in LOSS. If --loss-type is another one than its own,
+    # clip and aggregate are those of that loss type.
+    first, _ = cli.parse_known_args([x for x in argv if x not in ("-h", "--help")])
     own = {"loss_type": "grpo", "cull": False} | LOSS.get(first.variant, {})
     if first.loss_type not in (None, own["loss_type"]):
         own = LOSS.get(first.loss_type, {}) | {x: own[x] for x in ("loss_type", "cull")}
     cli.set_defaults(**own)
-    cli.add_argument("--help", "-h", action="help", help="show this, with the variant's defaults")
     args = cli.parse_args(argv)
     if args.variant not in VARIANTS:
         near = ", ".join(get_close_matches(args.variant, VARIANTS, cutoff=0))
@@ -346,27 +345,25 @@ def check_numbers(args: Namespace, error) -> None:
     for flag, (_, low, high, text) in NUMBERS.items():
         value = vars(args)[flag.replace("-", "_")]
         if not low <= value <= high or flag == "width" and value % 4:
-            error(f"argument --{flag}: {value} is not allowed; {low} to {high} is ({text})")
+            error(f"argument --{flag}: {value} is not allowed, but {low} to {high} ({text})")
 
 
 def main(argv: list[str]) -> None:
     """Runs a command line. SystemExit: 2 for a bad line, 1 for an error below, 130 for Ctrl-C."""
     args = parse_arguments(argv)
     try:
-        show_start(args)
         run(args)
     except (OSError, FloatingPointError) as error:
         sys.exit(f"train.py: error: {error}")
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate" not in str(error):
-            raise  # a bug, and no lack of memory
-        sys.exit(
-            "train.py: error: not enough memory; a smaller --prompts or --group-size needs less"
-        )
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise  # it does not come from the allocator
+        sys.exit("train.py: error: not enough memory: try a smaller --prompts or --group-size")
     except KeyboardInterrupt:
         print(f"train.py: stopped by Ctrl-C; see {Path(args.out, args.name)}", file=sys.stderr)
         sys.exit(130)
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # in a pipe as well
     main(sys.argv[1:])
