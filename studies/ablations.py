@@ -13,9 +13,9 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn.functional import pad
 
-from advantages import Critic, answer_likelihood, answered, centre, critic_loss, decode_responses
-from advantages import grpo, likelihood, nthr, standardise, token_bias, with_advantages, written
-from grpo import Rollout, descend, encode, response_logprobs
+from advantages import answer_likelihood, answered, centre, decode_responses, grpo, likelihood
+from advantages import nthr, standardise, with_advantages, written
+from grpo import Rollout, encode, response_logprobs
 from model import GPT
 from studies.common import load
 from tasks import EOS, MARKER, MARKER_ID
@@ -45,22 +45,6 @@ def random_sparing(rollout: Rollout) -> Tensor:
 
 
 # ---- Credit for tokens
-def prefix_baseline(rollout: Rollout) -> Tensor:
-    """A_{i,t} = r_i - the mean reward of the other responses that are the same before t.
-
-    If there are none, of all others, as in rloo. This baseline does not depend on y_{i,t} or on
-    what follows, so it adds no bias (grpo.py); but it is a mean of fewer rewards.
-    """
-    G = rollout.rewards.size(1)
-    others = ~torch.eye(G, dtype=torch.bool, device=rollout.mask.device)[..., None]  # (G, G, 1)
-    same = rollout.tokens[:, :, None] == rollout.tokens[:, None]  # (P, G, G, T)
-    before = pad(same.cumprod(-1).bool()[..., :-1], (1, 0), value=True) & others
-    counted = torch.where(before.any(2, keepdim=True), before, others).float()  # (P, G, G, T)
-    r = rollout.rewards[:, None, :, None]
-    baseline = (counted * r).sum(2) / counted.sum(2)  # (P, G, T)
-    return rollout.rewards[..., None] - baseline
-
-
 def first_mistake(rollout: Rollout) -> Tensor:
     """grpo, but an incorrect response is pushed down only from its first mistake on.
 
@@ -97,16 +81,6 @@ def forking_by_group(rollout: Rollout) -> Tensor:
     H = H.masked_fill(~rollout.mask, torch.nan)  # nanquantile leaves the padding out
     threshold = H.flatten(1).nanquantile(0.8, dim=1)[:, None, None]  # (P, 1, 1)
     return torch.where(H >= threshold, grpo(rollout)[..., None], 0.0)
-
-
-class CriticBounded(Critic):
-    """critic, but its bias goes through tanh, in its loss and in A: it is between -1 and 1."""
-
-    def __call__(self, rollout: Rollout) -> Tensor:
-        bias = token_bias(self.network, rollout).tanh()  # (P, G, T)
-        A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
-        descend(self.optimizer, critic_loss(bias, A, rollout.mask))
-        return A + bias
 
 
 # ---- The true answer's likelihood as a reward
@@ -190,8 +164,7 @@ def log_likelihood(rollout: Rollout) -> Rollout:
     return replace(trained, A=torch.where(trained.given, 1.0, standardise(log_L)[..., None]))
 
 
-ALL = [nthr_eta0, random_sparing, prefix_baseline, shuffled_L, substituted, substituted_up]
+ALL = [nthr_eta0, random_sparing, shuffled_L, substituted, substituted_up]
 ALL += [verifree_undivided, dense, log_likelihood, forking_by_group, first_mistake]
 CONTROLS = {control.__name__: control for control in ALL}
-CONTROLS |= {"critic_bounded": CriticBounded, "distillation": Distillation}
-CONTROLS_LOSS = {"prefix_baseline": {"aggregate": "constant"}}  # as LOSS in advantages.py
+CONTROLS |= {"distillation": Distillation}

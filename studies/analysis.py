@@ -1,16 +1,15 @@
-"""What the rows of studies.compare say: differences from grpo, speed of learning, significance.
+"""What the rows of studies.compare say: differences from grpo, times, significance.
 
 Everything here is from base models on which no learning rate was chosen.
 """
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 
 import numpy as np
 from scipy import stats
 
-from studies.common import TABLES, Interval, holm, interval, matching, paired, read_rows, resampled
-from studies.common import sign_flips
+from studies.common import TABLES, Interval, holm, interval, matching, paired, read_rows, sign_flips
 from studies.protocol import COMPARED, FIRST, HEAD, PAIR, TASKS, USUAL, chosen_rate
 
 
@@ -44,45 +43,6 @@ class Effect:
     def n(self) -> int:
         return len(self.minus_grpo("mean_sampled"))
 
-    @property
-    def steps(self) -> list[int]:
-        """The training steps after which there is an accuracy."""
-        return [int(name) for name in self.rows[0] if name.isdigit()]
-
-    @cached_property
-    def curves(self) -> np.ndarray:
-        """The accuracies after these steps, of the variant and of grpo: (2, n, steps)."""
-        return np.stack([self.pairs(str(step)) for step in self.steps], axis=-1)
-
-
-# ---- Speed of learning
-def reached(steps: list[int], curve: np.ndarray, level: float) -> float:
-    """The training step at which a curve, made monotone, has this level; infinity if it never has.
-
-    Between two evaluations the curve is a straight line.
-    """
-    curve = np.maximum.accumulate(curve)
-    if curve[-1] < level:
-        return np.inf
-    k = int(np.argmax(curve >= level))  # the first evaluation that has it
-    around = slice(max(k - 1, 0), k + 1)
-    return np.interp(level, curve[around], steps[around])
-
-
-def speed(steps, ours: np.ndarray, theirs: np.ndarray, share: float) -> Interval:
-    """When ours has this share of what theirs gains in all, over when theirs has it; (n, steps).
-
-    Of the mean curves; with an interval.
-    """
-
-    def ratio(seeds):
-        a = ours[seeds].mean(0)
-        b = theirs[seeds].mean(0)
-        level = b[0] + share * (b.max() - b[0])
-        return reached(steps, a, level) / reached(steps, b, level)
-
-    return resampled(ratio, len(ours))
-
 
 # ---- How long does a run take?
 @cache
@@ -97,18 +57,10 @@ def run_times() -> dict[tuple[str, str], tuple[float, float]]:
     return {head: np.mean([(x["of_grpo"], x["same_time"]) for x in some[head]], 0) for head in some}
 
 
-def at_equal_time(x: Effect) -> Interval:
-    """The accuracy when the variant has used the time of a whole run of grpo, minus grpo's end."""
-    _, step = run_times()[x.task, x.variant]
-    ours, of_grpo = x.curves
-    reached = np.array([np.interp(step, x.steps, curve) for curve in ours])
-    return interval(reached - of_grpo[:, -1])
-
-
 # ---- All effects
 def effects(rows: list[dict]) -> list[Effect]:
     """One for each variant or control, task, rate and flags; of each task the best first."""
-    reported = [row for row in rows if row["seed"] not in FIRST]
+    reported = with_means_of_pair([row for row in rows if row["seed"] not in FIRST])
     results = []
     for head in dict.fromkeys(tuple(row[name] for name in HEAD[:-1]) for row in reported):
         x = Effect(*head, reported, chosen_rate(rows, head[0], "grpo"))
@@ -117,6 +69,19 @@ def effects(rows: list[dict]) -> list[Effect]:
             results.append(x)
     mark_significant(results, comparisons(rows))
     return sorted(results, key=lambda x: (x.task, -x.average.value))
+
+
+def with_means_of_pair(rows: list[dict]) -> list[dict]:
+    """The rows. Those of PAIR[0] are means of the two runs that PAIR has of a base model."""
+    results = []
+    for row in rows:
+        about = {name: row[name] for name in HEAD} | {"variant": PAIR[1]}
+        others = matching(rows, **about) if row["variant"] == PAIR[0] else []
+        numbers = [name for name, x in row.items() if name not in HEAD and x != ""]
+        for other in others:  # one or none
+            row = row | {name: (row[name] + other[name]) / 2 for name in numbers}
+        results.append(row)
+    return results
 
 
 def comparisons(rows: list[dict]) -> int:

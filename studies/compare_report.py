@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.analysis import Effect, at_equal_time, comparisons, run_times, speed
-from studies.analysis import words_about_noise
-from studies.common import Interval, interval, markdown, paired, sign_flips
+from studies.analysis import Effect, comparisons, run_times, words_about_noise
+from studies.common import Interval, by_seed, interval, markdown, paired, sign_flips
 from studies.protocol import AT_USUAL, CAP_OF_5, CAPS, COMPARED, FIRST, HEAD, LIMITS, NAMES, NARROW
 from studies.protocol import RATES, RESPONSE, SEARCHED, SIX, TASKS, UNCLIPPED, accuracy_by_rate
 from studies.protocol import chosen_rate, title
@@ -23,17 +22,15 @@ PAIRS += [(f"grpo {UNCLIPPED}", "grpo"), (f"cispo {CAP_OF_5}", "grpo")]
 PAIRS += [("cispo", f"cispo {CAP_OF_5}"), (f"cispo {CAP_OF_5}", f"grpo {UNCLIPPED}")]
 
 
-def times(x: Effect, share: float) -> str:
-    """Steps to this share of what grpo gains, over grpo's steps."""
-    return f"{speed(x.steps, *x.curves, share):.2f}".replace("inf", "not reached")
-
-
 def in_points(x: Interval) -> str:
     return f"{x.times(100):+.1f}"
 
 
 def in_percent(x: Effect, column: str) -> str:
-    return f"{100 * x.pairs(column)[0].mean():.1f}"
+    """The mean over its base models; empty if the column is."""
+    ours = {name: getattr(x, name) for name in HEAD[:-1]}
+    values = [*by_seed(x.rows, column, **ours).values()]
+    return f"{100 * np.mean(values):.1f}" if values else ""
 
 
 def has_time(x: Effect) -> bool:
@@ -51,13 +48,11 @@ COLUMNS = {  # heading -> the text of an effect
     "p": lambda x: f"{sign_flips(x.minus_grpo('mean_sampled')):.2g}",
     "at the end": lambda x: in_points(interval(x.minus_grpo("final_sampled"))),
     "greedy at the end": lambda x: in_points(interval(x.minus_grpo("final_greedy"))),
-    "steps to half": lambda x: times(x, 0.5),
-    "steps to 90 %": lambda x: times(x, 0.9),
     "time of a run": lambda x: f"{run_times()[x.task, x.variant][0]:.2f}" if has_time(x) else "",
-    "at equal time": lambda x: in_points(at_equal_time(x)) if has_time(x) else "",
     "all-fail": lambda x: in_percent(x, "all_fail"),
     "reasoning correct": lambda x: in_percent(x, "final_sampled_reasoning_correct"),
     "scaled": lambda x: in_percent(x, "scaled"),
+    "clipped": lambda x: in_percent(x, "clipped"),
 }
 
 
@@ -123,7 +118,6 @@ def page(rows: list[dict], results: list[Effect]) -> str:
         "comparisons": comparisons(rows),
         "variants": table([x for x in both if x.variant in ("grpo", *COMPARED)]),
         "noise": "\n".join(words_about_noise(rows, task) for task in TASKS),
-        "other_rates": table([x for x in results if not x.chosen and not x.flags]),
         "controls": table([x for x in both if x.variant not in NAMES]),
         "limits": table_of_limits(rows, "mean_sampled"),
         "limits_at_the_end": table_of_limits(rows, "final_sampled"),

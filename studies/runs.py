@@ -17,8 +17,8 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 import train
-from advantages import LOSS, VARIANTS
-from studies.ablations import CONTROLS, CONTROLS_LOSS
+from advantages import VARIANTS
+from studies.ablations import CONTROLS
 from studies.common import read_rows
 from studies.protocol import ROWS, chosen_rate
 from tools.ask import finished
@@ -45,8 +45,8 @@ class Run(NamedTuple):
 
 @contextmanager
 def controls():
-    """Within it, train.py takes controls as well: they are in the tables of advantages.py."""
-    with patch.dict(VARIANTS, CONTROLS), patch.dict(LOSS, CONTROLS_LOSS):
+    """Within it, train.py takes controls as well: they are in the table of advantages.py."""
+    with patch.dict(VARIANTS, CONTROLS):
         yield
 
 

@@ -21,7 +21,7 @@ pytest.importorskip("scipy", reason="the studies need scipy: see studies/require
 import advantages  # noqa: E402
 import train  # noqa: E402
 from advantages import LOSS, VARIANTS, answer_likelihood, grpo, likelihood  # noqa: E402
-from advantages import standardise, token_bias, with_advantages  # noqa: E402
+from advantages import standardise, with_advantages  # noqa: E402
 from grpo import policy_loss, response_logprobs, update  # noqa: E402
 from studies import ablations, common, compare, displacement, faithful, gradients  # noqa: E402
 from studies import gradients_report, group, pass_at_k, runs, steps, timing  # noqa: E402
@@ -344,13 +344,6 @@ def decoded(x):
     return [[TOKENIZER.decode(y[m].tolist()) for y, m in zip(*group)] for group in groups]
 
 
-def test_a_baseline_does_not_see_its_token():
-    """A prefix that includes the token itself, or a mean that includes the response itself."""
-    A = with_advantages(of_sums(), ablations.prefix_baseline).A[0]
-    close(A[0], torch.tensor([1.0] * 9))  # no other response is correct
-    close(A[1], -torch.tensor([1 / 3, 1 / 2, 1.0, 1.0, 1.0] + [1 / 3] * 4))
-
-
 def test_thresholds_of_groups():
     """One threshold for all groups; padding or a group without advantage that counts."""
     rollout = of_sums()
@@ -414,25 +407,11 @@ def test_dense_and_log_likelihood():
     assert not ablations.log_likelihood(none).A.any() and not ablations.dense(none).any()
 
 
-def test_the_bounded_critic():
-    """A bias beyond 1, in A or in the loss; a critic that does not learn."""
-    rollout = of_sums()
-    critic = ablations.CriticBounded(tiny_gpt(outputs=1), lr=0.01)
-    critic.network.unembed.weight.data *= 100
-    raw = token_bias(critic.network, rollout).detach()
-    before = critic.network.embed_position.weight.detach().clone()
-    A = with_advantages(rollout, critic).A
-    expected = grpo(rollout)[..., None] + raw.tanh()
-    close(A, torch.where(rollout.mask, expected, 0.0), 1e-5)
-    assert raw.abs().max() > 1 and (critic.network.embed_position.weight != before).any()
-
-
 def test_controls_can_be_trained():
-    """A name that the command line does not take, or with another variant's loss."""
+    """A name that the command line does not take."""
     for name in ablations.CONTROLS:
         argv = ["--variant", name, "--prompts", "2", "--width", "8"]
         args = runs.settings("add", 4, "x", *argv)
-        assert (args.aggregate == "constant") == (name == "prefix_baseline")
         args.steps = 1
         with runs.controls():
             ((*_, row),) = train.train(args, train.new_model(args))
@@ -448,7 +427,6 @@ def test_controls_are_in_the_tables_only_for_a_while():
     assert {x.__module__ for x in VARIANTS.values()} == {"advantages"}
     with pytest.raises(ZeroDivisionError), runs.controls():
         assert ablations.CONTROLS.items() <= VARIANTS.items()
-        assert ablations.CONTROLS_LOSS.items() <= LOSS.items()
         1 / 0
     assert (VARIANTS, LOSS) == before
 
