@@ -14,7 +14,11 @@ from types import SimpleNamespace
 import pytest
 
 import conftest
+import train
+from course import hacked
 from course.blank import assignment
+from studies.common import load
+from tasks import ADD, TASKS
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "course" / "instructor"))
@@ -136,3 +140,20 @@ def test_my_own_task_and_reward(tmp_path, reward):
     else:  # some rewards are neither 0 nor 1: the mean of 64 is no whole number of 64ths
         sums = [64 * float(row["reward"]) for row in rows]
         assert any(abs(total - round(total)) > 0.01 for total in sums)
+
+
+def test_the_imagined_verifier_and_the_real_one(monkeypatch):
+    """Lecture 2 shows a verifier that accepts other responses than its text says, or calls
+    accuracy what this verifier accepts.
+    """
+    easy = hacked.Anywhere(**vars(ADD))
+    problem = next(p for p in train.make_problems(ADD, held=True) if p.level == 3)
+    list_of_guesses = problem.solution + " 123"
+    assert (easy.reward(problem, list_of_guesses), ADD.reward(problem, list_of_guesses)) == (1, 0)
+    assert easy.reward(problem, problem.solution.replace(problem.answer, "")) == 0
+    monkeypatch.setitem(TASKS, "anywhere", None)  # so that it is gone after the test
+    args = train.parse_arguments(["--steps", "1", "--prompts", "2"])
+    ((_, row),) = hacked.hacked(args, load("add", "add-base"))
+    found = train.evaluate(load("add", "add-base"), easy, "easy", temperature=1)["easy"]
+    assert 0 < row["true"] <= row["sampled"]
+    assert abs(row["sampled"] - found) < 0.1  # one step of one learning rate hardly moves it
