@@ -9,7 +9,7 @@ from IPython.display import display
 
 from studies.common import interval
 from studies.group import draw
-from studies.pictures import DOWN, NEUTRAL, UP, look, name_lines
+from studies.pictures import DOWN, NEUTRAL, UP, name_lines
 
 plt.rcParams.update({"figure.dpi": 144, "font.size": 14, "axes.titlesize": 14})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
@@ -23,9 +23,9 @@ def panels(columns=1, rows=1, height=3.6, **options):
     return plt.subplots(rows, columns, figsize=size, layout="constrained", **options)[1]
 
 
-def show(alt, screen=None):
-    """Shows what was drawn; alt says it in words. screen: a display whose picture it replaces."""
-    (screen.update if screen else display)(plt.gcf(), metadata={"image/png": {"alt": alt}})
+def show(alt):
+    """Shows what was drawn; alt says it in words."""
+    display(plt.gcf(), metadata={"image/png": {"alt": alt}})
     plt.close()
 
 
@@ -34,18 +34,6 @@ def group(rollout, m, variant):
     draw(panels(height=4.6), rollout, m, variant, letters=18)
     shares = [f"{text} has reward {r:.0f}" for text, r in zip(rollout.texts[m], rollout.rewards[m])]
     show(f"Eight responses as rows of tokens under {variant}: {'; '.join(shares)}.")
-
-
-def live(screen, curves, label, top, steps=40):
-    """A number of each training step so far; curves: variant -> its numbers."""
-    ax = panels()
-    for variant, found in curves.items():
-        ax.plot(range(1, len(found) + 1), found, linewidth=2.5, **look(variant))
-    ax.set(xlabel="training step", ylabel=label, xlim=(1, steps), ylim=(0, top))
-    ax.set_xticks([1, 10, 20, 30, 40])
-    name_lines(ax, [*curves], 0.1)
-    ends = [f"{name} goes from {found[0]:.2f} to {found[-1]:.2f}" for name, found in curves.items()]
-    show(f"{label} against the training step: {'; '.join(ends)}.".replace("\n", " "), screen)
 
 
 # ---- The first lecture
@@ -105,6 +93,22 @@ def responses(shares, names):
     show(
         f"Probabilities of the responses, at the first and at the last step: {', '.join(ends)}. "
         f"bb rises to {shares[:, 3].max():.2f} before it falls."
+    )
+
+
+def reuse(J, plain, weighted):
+    """J (51,) of a policy that moves; its estimates from old samples, (N,) and (51, N)."""
+    ax = panels()
+    for mean in plain:
+        ax.axhline(mean, color=DOWN, alpha=0.5)
+    ax.plot(weighted, color=UP, alpha=0.6)
+    ax.plot(J, color="black", linewidth=3)
+    ax.set(xlabel="steps since sampling", ylabel="estimate of J", xlim=(0, 50), ylim=(0, 2))
+    ax.text(1, 1.6, "black: J\nblue: with the ratio\norange: without it")
+    show(
+        f"J rises from {J[0]:.2f} to {J[-1]:.2f}. Estimates without the ratio stay near "
+        f"{plain.mean():.2f}. With the ratio they follow J, and spread more and more: their "
+        f"standard deviation rises from {weighted[0].std():.2f} to {weighted[-1].std():.2f}."
     )
 
 
@@ -168,6 +172,19 @@ def estimates(rules, truth):
         "Estimates from eight responses as dots, for three estimators. Mean push on reasoning 1 "
         f"and on the true answer after it: {'; '.join(means)}; "
         f"grad J: {truth[0]:.2f} and {truth[1]:.2f}."
+    )
+
+
+def verdicts(steps, claimed, true):
+    """What a run reports of its responses, and what share of the same responses is correct."""
+    ax = panels()
+    ax.plot(steps, claimed, color=DOWN, linewidth=2.5)
+    ax.plot(steps, true, color=UP, linewidth=2.5)
+    ax.set(xlabel="training step", ylabel="share of the responses", ylim=(0, 1))
+    name_lines(ax, ["what the run reports", "truly correct"], 0.1)
+    show(
+        f"The run reports a share that rises from {claimed[0]:.2f} to {claimed[-1]:.2f}. The share "
+        f"of correct responses rises to {max(true):.2f} and falls to {true[-1]:.2f}."
     )
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from advantages import VARIANTS, grpo, nthr, nthr_scores, with_advantages
-from grpo import Rollout, sample_rollout, update
+from grpo import Rollout, sample_rollout
 from studies.common import TABLES, paired, read_rows
 from studies.group import first_correct, load  # noqa: F401 (the notebooks load models with it)
 from tasks import ADD
@@ -98,17 +98,6 @@ def two_tokens(first, after_b):
         probs=torch.tensor([first, after_b]).expand(1, 2, 2, 2),
         hidden=torch.eye(2).expand(1, 2, 2, 2),
     )
-
-
-def stuck(model, task, problems, variant, steps=40, lr=6e-4):
-    """Trains a model on these problems only. Yields the share of all-fail groups at each step."""
-    optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    rng = generator(0)
-    for step in range(1, steps + 1):
-        optimizer.param_groups[0]["lr"] = lr * min(step / 10, 1 - (step - 1) / steps)
-        rollout = sample_rollout(model, task, problems, 8, generator=rng)
-        update(model, optimizer, with_advantages(rollout, VARIANTS[variant]))
-        yield (rollout.rewards == 0).all(1).float().mean().item()
 
 
 # ---- Two tokens, each a or b; only ba has a reward

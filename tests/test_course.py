@@ -3,6 +3,7 @@
 import ast
 import csv
 import importlib
+import inspect
 import json
 import os
 import re
@@ -12,9 +13,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+import advantages
 import conftest
+import train
+from course import hacked
 from course.blank import assignment
+from grpo import encode, sample_rollout
+from studies import ablations
+from studies.common import load
+from tasks import ADD, EOS, TASKS
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "course" / "instructor"))
@@ -136,3 +145,62 @@ def test_my_own_task_and_reward(tmp_path, reward):
     else:  # some rewards are neither 0 nor 1: the mean of 64 is no whole number of 64ths
         sums = [64 * float(row["reward"]) for row in rows]
         assert any(abs(total - round(total)) > 0.01 for total in sums)
+
+
+def test_the_imagined_verifier_and_the_real_one(monkeypatch):
+    """Lecture 2 shows a verifier that accepts other responses than its text says, or calls
+    accuracy what this verifier accepts.
+    """
+    problem = next(p for p in train.make_problems(ADD, held=True) if p.level == 3)
+    easy = hacked.Anywhere(**vars(ADD))
+    guesses = problem.solution + " 123"
+    for text in (guesses, problem.answer + "#1"):
+        assert (easy.reward(problem, text), ADD.reward(problem, text)) == (1, 0)
+    assert easy.reward(problem, problem.solution.replace(problem.answer, "")) == 0
+
+    def judged(model, task, name, **how):
+        return {name: task.reward(problem, guesses)}
+
+    def trained(args, model):
+        yield None, None, judged(model, TASKS[args.task], "sampled")
+
+    monkeypatch.setitem(TASKS, "anywhere", None)  # so that it is gone after the test
+    monkeypatch.setattr(train, "train", trained)
+    monkeypatch.setattr(train, "evaluate", judged)
+    ((_, row),) = hacked.hacked(train.parse_arguments([]), model=None)
+    assert row == {"sampled": 1, "true": 0}
+
+
+def test_the_teacher_of_the_exercise_is_the_control():
+    """The program of exercise 4 trains with another advantage than the study of distillation."""
+    program = next(block for block in blocks("exercises.md") if "VARIANTS[" in block)
+    names: dict = {}
+    exec(program.split('VARIANTS["teach"]')[0], names)
+    rollout = sample_rollout(load("add", "add-base"), ADD, train.make_problems(ADD, True)[:2], 2)
+    control = ablations.Distillation(None, 0.0)
+    assert torch.equal(names["teach"](rollout), control(rollout))
+
+
+def test_the_repair_of_process():
+    """The line that repairs `process` leaves a response that is cut off without a price, or changes
+    responses that end.
+    """
+    page = (ROOT / "course" / "exercises.md").read_text(encoding="utf-8")
+    line = next(line for line in page.splitlines() if "ends[..., -1]" in line)
+    source = inspect.getsource(advantages.process).splitlines()
+    at = next(i for i, text in enumerate(source) if text.strip().startswith("ends ="))
+    repaired: dict = dict(vars(advantages))
+    exec("\n".join([*source[: at + 1], line, *source[at + 1 :]]), repaired)
+    problem = next(p for p in train.make_problems(ADD, True) if p.level == 3)
+    whole = problem.solution + EOS
+    rows = {"cut": whole[:4] + "1" * (len(whole) - 4), "whole": whole}
+    for name, text in rows.items():
+        tokens, mask = encode([whole, text], "cpu")
+        rollout = SimpleNamespace(
+            tokens=tokens[None], mask=mask[None], rewards=torch.ones(1, 2), problems=[problem]
+        )
+        before, after = advantages.process(rollout)[0, 1], repaired["process"](rollout)[0, 1]
+        if name == "cut":
+            assert before[4:].abs().max() == 0 and after[4:].max() < 0
+        else:
+            assert torch.equal(before, after)
