@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("scipy.stats", reason="see studies/requirements.txt")
+import advantages  # noqa: E402
 import train  # noqa: E402
 from studies import analysis, common, compare, compare_report  # noqa: E402
 from studies import pictures, protocol, runs  # noqa: E402
@@ -231,10 +232,11 @@ def test_verify(monkeypatch, capsys):
 
 
 def test_code_that_made_a_run(tmp_path):
-    """A run that is trusted although its code has changed; one made again for a comment."""
+    """A run that is trusted although its code has changed, or that has the hash of code that was
+    changed while it ran; one made again for a comment."""
     (tmp_path / "studies").mkdir()
-    for name in (*runs.CORE, *runs.RULES):
-        shutil.copy(runs.ROOT / name, tmp_path / name)
+    for name in ("train", "tasks", "model", "grpo", "advantages", "studies/ablations"):
+        shutil.copy(runs.ROOT / f"{name}.py", tmp_path / f"{name}.py")
     names = ("grpo", "ngrpo", "critic", "critic_bounded", "nthr_eta0")
     before = {name: runs.code_hash(name, tmp_path) for name in names}
     assert before == {name: runs.code_hash(name) for name in names}
@@ -246,10 +248,14 @@ def test_code_that_made_a_run(tmp_path):
         text = path.read_text()
         assert old in text
         path.write_text(text.replace(old, new, 1))
+        runs.statements.cache_clear()
         after = {name: runs.code_hash(name, tmp_path) for name in names}
         path.write_text(text)
         return {name for name in names if after[name] != before[name]}
 
+    (tmp_path / "model.py").write_text("")
+    assert before == {name: runs.code_hash(name, tmp_path) for name in names}  # this code runs
+    shutil.copy(runs.ROOT / "model.py", tmp_path / "model.py")
     assert changed("grpo.py", '"""', '"""Another word. ') == set()
     assert changed("train.py", "import csv", "import csv  # a comment") == set()
     assert changed("model.py", "def forward(", "def forward_(") == {*names}
@@ -262,6 +268,120 @@ def test_code_that_made_a_run(tmp_path):
         "critic_bounded",
     }
     assert changed("studies/ablations.py", "eta=0.0", "eta=0.1") == {"nthr_eta0"}
+    assert changed("studies/ablations.py", "CriticBounded(Critic):", "CriticBounded(GPT):") == {
+        "critic_bounded"
+    }
+    assert changed("advantages.py", 'LOSS["culling"] = {"cull": True}', "") == set()
+    assert changed("tasks.py", "DRAWS = 1250", "DRAWS = 1251") == {*names}
+    assert (
+        changed("studies/ablations.py", "from model import GPT", "from tasks import GPT") == set()
+    )
+
+
+PLAIN = "def mine(rollout):\n    return WEIGHT * grpo(rollout)\n"
+OWN_CODE = {  # what is put into advantages.py, mine.py beside it, and what changes in one of them
+    "a constant": ("WEIGHT = 0.5\n" + PLAIN, "", "0.5", "50.0"),
+    "a constant behind its rule": (PLAIN + "WEIGHT: float = 0.5\n", "", "0.5", "50.0"),
+    "a constant of a constant": ("HALF = 0.5\nWEIGHT = 2 * HALF\n" + PLAIN, "", "0.5", "50.0"),
+    "a constant of two": ("OTHER, WEIGHT = 1, 0.5\n" + PLAIN, "", "0.5", "50.0"),
+    "a constant set again": ("WEIGHT = 1.0\nWEIGHT *= 0.5\n" + PLAIN, "", "0.5", "50.0"),
+    "one of a loop": ("for WEIGHT in (1, 0.5):\n    pass\n" + PLAIN, "", "0.5", "50.0"),
+    "a condition": ("WEIGHT = 1\nif 0.5 > 1:\n    WEIGHT = 2\n" + PLAIN, "", "0.5", "50.0"),
+    "a global": ("def f():\n    global WEIGHT\n    WEIGHT = 0.5\nf()\n" + PLAIN, "", "0.5", "5"),
+    "an attribute": (PLAIN + "mine.weight = 0.5\n", "", "0.5", "50.0"),
+    "a cell of a table": ('WEIGHT = {}\nWEIGHT["a"] = 1\n' + PLAIN, "", '["a"] = 1', '["a"] = 2'),
+    "a table": ('WEIGHT = {"b": 1}\nWEIGHT.update(a=1)\n' + PLAIN, "", "a=1", "a=2"),
+    "a table that is filled": (
+        'WEIGHT = {}\ndef fill():\n    WEIGHT["a"] = 1\nfill()\n' + PLAIN,
+        "",
+        '["a"] = 1',
+        '["a"] = 2',
+    ),
+    "a lambda": ("mine = lambda rollout: 0.5 * grpo(rollout)\n", "", "0.5", "50.0"),
+    "a lambda of a constant": ("W = 0.5\nmine = lambda x: W * grpo(x)\n", "", "0.5", "50.0"),
+    "a rule that is made": (
+        "def scaled(x):\n    return lambda rollout: x * grpo(rollout)\nmine = scaled(0.5)\n",
+        "",
+        "0.5",
+        "50.0",
+    ),
+    "an argument": ("def mine(rollout, x=0.5):\n    return x * grpo(rollout)\n", "", "0.5", "5"),
+    "a decorator": (
+        "def twice(f):\n    return lambda x: 2 * f(x)\n@twice\ndef mine(x):\n    return grpo(x)\n",
+        "",
+        "2 * f",
+        "3 * f",
+    ),
+    "another package": (
+        "from math import exp as f\ndef mine(x):\n    return f(grpo(x))\n",
+        "",
+        "import exp",
+        "import log",
+    ),
+    "another variant": (
+        'def mine(x):\n    return VARIANTS["f"](x)\ndef f(x):\n    return 0.5\nALL = [f, mine]\n',
+        "",
+        "0.5",
+        "5",
+    ),
+    "no name": ('VARIANTS["mine"] = lambda rollout: 0.5\n', "", "0.5", "5"),
+    "from a file": ("from mine import mine\n", "W = 0.5\ndef mine(x):\n    return W\n", "0.5", "5"),
+    "another name": ("from mine import f as mine\n", "def f(x):\n    return 0.5\n", "0.5", "5"),
+    "all of a file": ("from mine import *\n", "def mine(x):\n    return 0.5\n", "0.5", "5"),
+    "a file": ("import mine as m\nmine = m.f\n", "def f(x):\n    return 0.5\n", "0.5", "5"),
+    "within a rule": (
+        "def mine(rollout):\n    from mine import WEIGHT\n    return WEIGHT * grpo(rollout)\n",
+        "WEIGHT = 0.5\n",
+        "0.5",
+        "50.0",
+    ),
+    "a file of a file": (
+        "from mine import f\nmine = f\n",
+        "from advantages import centre as c\ndef f(x):\n    return c(x.rewards)\n",
+        "import centre",
+        "import standardise",
+    ),
+}
+
+
+ADVANTAGES = """
+def grpo(rollout):
+    return rollout.rewards
+def pos_only(rollout):
+    return grpo(rollout).clamp(min=0)
+def with_advantages(rollout, variant):
+    return variant(rollout)
+ALL = [grpo, pos_only, mine]
+VARIANTS = {variant.__name__: variant for variant in ALL}
+"""
+OF_ALL = ("one of a loop", "a condition", "a global", "a table that is filled", "all of a file")
+
+
+@pytest.mark.parametrize("kind", OWN_CODE)
+def test_own_code_that_made_a_run(kind, tmp_path, monkeypatch):
+    """The old row for a rule whose constant, table or file has changed; runs of other rules that
+    are made again for it, or all runs for a comment."""
+    text, beside, old, new = OWN_CODE[kind]
+    held = "another" if kind == "no name" else "mine"
+    monkeypatch.setattr(advantages, "mine", lambda rollout: None, raising=False)
+    monkeypatch.setitem(runs.TRAINED, "mine", getattr(advantages, held, print))
+
+    def hashes(text, beside):
+        for name, code in {"advantages": text + ADVANTAGES, "mine": beside}.items():
+            (tmp_path / f"{name}.py").write_text(code)
+        runs.statements.cache_clear()
+        return [runs.code_hash(name, tmp_path) for name in ("mine", "grpo", "pos_only")]
+
+    (tmp_path / "train.py").write_text("from advantages import VARIANTS, with_advantages")
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "ablations.py").write_text("")
+    before = hashes(text, beside)
+    assert before == hashes(f"# A comment\n{text}# Another\n", f"# A comment\n{beside}")
+    assert (old in text) != (old in beside)
+    after = hashes(text.replace(old, new), beside.replace(old, new))
+    assert after[0] != before[0]
+    if kind not in OF_ALL:  # which of them is meant is not seen there
+        assert after[1:] == before[1:]
 
 
 def test_colours():
