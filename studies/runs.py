@@ -20,17 +20,14 @@ from unittest.mock import patch
 
 import advantages
 import train
-from advantages import LOSS, VARIANTS
 from studies import ablations
-from studies.ablations import CONTROLS, CONTROLS_LOSS
 from studies.common import read_rows
 from studies.protocol import ROWS, chosen_rate
 from tools.ask import finished
 
-TRAINED = VARIANTS | CONTROLS
+TRAINED = advantages.VARIANTS | ablations.CONTROLS
 ROOT = Path(train.__file__).parent
 RULES = {"advantages.py": advantages, "studies/ablations.py": ablations}
-TABLES = ("VARIANTS", "LOSS")  # in them train.py reads the rule, and settings that a run saves
 
 
 class Run(NamedTuple):
@@ -50,7 +47,8 @@ class Run(NamedTuple):
 @contextmanager
 def controls():
     """Within it, train.py takes controls as well: they are in the tables of advantages.py."""
-    with patch.dict(VARIANTS, CONTROLS), patch.dict(LOSS, CONTROLS_LOSS):
+    losses = patch.dict(advantages.LOSS, ablations.CONTROLS_LOSS)
+    with patch.dict(advantages.VARIANTS, ablations.CONTROLS), losses:
         yield
 
 
@@ -65,7 +63,7 @@ def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
     """train.py's settings on the processor; the runs of one seed share the folder of its base."""
     argv = ["--task", task, "--seed", str(seed), "--base-seed", str(seed), "--device", "cpu"]
     with controls():
-        return train.parse_arguments([*argv, "--out", f"{out}/{task}-{seed}", *more])
+        return train.parse_arguments([*argv, f"--out={out}/{task}-{seed}", *more])
 
 
 def settings_of(run: Run, out: str) -> train.Namespace:
@@ -75,13 +73,11 @@ def settings_of(run: Run, out: str) -> train.Namespace:
 
 # ---- Which code made a run
 @cache
-def statements(path: Path | None) -> list[ast.stmt]:
+def statements(path: Path) -> list[ast.stmt]:
     """The top-level statements of a file when it is first read, without comments and docstrings.
 
     An import of several names is several statements.
     """
-    if path is None:
-        return []
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         documented = isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
@@ -122,7 +118,8 @@ def imports(node: ast.AST, path: Path, root: Path):
             folder = [root, *path.parents][getattr(x, "level", 0)]
             module = getattr(x, "module", None) or ""
             file = file_of(folder, f"{module}.{y.name}")
-            if path.name != "train.py" or y.name not in TABLES:
+            # In these two train.py finds the rule, and settings that are saved with the run.
+            if path.name != "train.py" or y.name not in ("VARIANTS", "LOSS"):
                 yield file or file_of(folder, module), "" if file or y.name == "*" else y.name
 
 
@@ -137,7 +134,7 @@ def code(waiting: list[tuple], root: Path) -> list[str]:
             if (path, i) not in texts and (not name or {name, "*"} & changed(node)):
                 texts[path, i] = ast.unparse(node)
                 used = {*imports(node, path, root), *((path, x) for x in names_in(node))}
-                waiting += used.difference(waiting)
+                waiting += [x for x in used.difference(waiting) if x[0]]
     return [texts[place] for place in sorted(texts)]
 
 

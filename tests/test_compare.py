@@ -189,15 +189,16 @@ def test_variants_beside_the_committed_ones(tmp_path, monkeypatch, capsys):
     """Own runs that are not drawn, drawn as if committed, or written to results/."""
     monkeypatch.setattr(train, "base_model", lambda args: train.new_model(args))
     asked = []
-    note = lambda f, jobs, _: asked.extend(jobs) or [f(*job) for job in asked]  # noqa: E731
+    note = lambda f, jobs, *_: asked.extend(jobs) or [f(*job) for job in asked]  # noqa: E731
     monkeypatch.setattr(compare, "side_by_side", note)
     drawn = []
     monkeypatch.setattr(pictures, "forest", lambda *parts: drawn.append(parts))
-    argv = ["compare", "--variants", "half", "--seeds", "2", "1", "2", "--out", str(tmp_path)]
+    argv = ["compare", "--variants", "half", "half", "--seeds", "2", "1", "2"]
+    argv += ["--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [*argv, "--steps", "50", "--prompts", "2", "--width", "8"])
     compare.main()
     ((path, results, tasks),) = drawn
-    assert len(asked) == 4  # a seed that is named twice is run once
+    assert len(asked) == 4  # what is named twice is run once
     assert path == tmp_path / "forest.png" and tasks == ["add"]
     assert results[-1].n == 2 and results[-1].flags == "--steps 50 --prompts 2 --width 8"
     assert {x.n for x in results[:-1] if x.task == "add"} == {12}
@@ -209,7 +210,7 @@ def test_a_study_whose_runs_all_diverge_says_so(diverges, tmp_path, monkeypatch)
     """An IndexError in the middle of a table."""
     rows = [*made("add", "half", 3e-4, [0.5], [1]), *made("add", "grpo", 3e-4, [0.5], [1])]
     left = [[row] if row["variant"] != diverges else [] for row in rows]
-    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, _: left)
+    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, *_: left)
     argv = ["compare", "--variants", "half", "--seeds", "1", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", argv)
     with pytest.raises(SystemExit, match=f"No run of {diverges} on add came to its end"):
@@ -221,7 +222,7 @@ def test_verify(monkeypatch, capsys):
     old = next(made("add", "half", 3e-4, [0.5], [4]))
     new = old | {"all_fail": 0.6, "clipped": 0.2}
     monkeypatch.setattr(compare, "read_rows", lambda _: [old | {"seed": 5}, old])
-    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, _: [[new]])
+    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, *_: [[new]])
     compare.verify("add", "half", "4")
     lines = capsys.readouterr().out.splitlines()
     differ = [line.split() for line in lines if "agrees" not in line]
@@ -403,7 +404,7 @@ def test_what_is_missing(tmp_path, monkeypatch):
     def measure(task, seed, out, missing):
         return [{"task": task, "seed": seed, "variant": x, "seen": out} for x in missing]
 
-    monkeypatch.setattr(common, "side_by_side", lambda f, jobs, _: [f(*job) for job in jobs])
+    monkeypatch.setattr(common, "side_by_side", lambda f, jobs, *_: [f(*job) for job in jobs])
     path = tmp_path / "some.csv"
     common.write_rows(path, measure("add", 4, "y", ["half"]))
     args.only_tables = True
@@ -511,3 +512,59 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     pictures.draw(results)
     drawn = {path.name for path in tmp_path.glob("*.png")}
     assert drawn == {"forest.png"}
+
+
+def test_runs_of_another_pytorch_are_said_once(tmp_path, capsys):
+    """Runs that are made anew in silence; a line for each job, or about this version, or about a
+    summary that is torn."""
+    for n, version in enumerate(["2.1", "2.1", "2.9+cpu", common.torch.__version__]):
+        folder = tmp_path / "add-4" / f"run{n}"
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text(f'{{"task": "add",\n "torch": "{version}"')
+    for _ in range(2):
+        assert [*common.side_by_side(print, [], 1, str(tmp_path))] == []
+    assert capsys.readouterr().err == ""
+    common.enter(str(tmp_path))
+    common.enter(str(tmp_path))
+    lines = capsys.readouterr().err.splitlines()
+    made = (("2.1", 2), ("2.9+cpu", 1))
+    ours = common.torch.__version__
+    assert lines == [
+        f"Of the runs in {tmp_path}, PyTorch {version} made {n}. This is {ours}, so those that are "
+        "needed are made anew."
+        for version, n in made
+    ]
+
+
+@pytest.mark.parametrize("kind", ["a link to nothing", "a file", "in a file"])
+def test_a_folder_of_runs_that_cannot_be(kind, tmp_path):
+    """A traceback of a worker, after the warm-up, from a study whose --out is no folder."""
+    out = tmp_path / "out"
+    out.symlink_to("nothing") if kind == "a link to nothing" else out.write_text("")
+    out = out / "x" if kind == "in a file" else out
+    with pytest.raises(SystemExit, match=f"--out {out} cannot be a folder: "):
+        next(common.side_by_side(print, [()], 1, str(out)))
+
+
+def test_a_folder_of_runs_in_the_home(tmp_path, monkeypatch):
+    """--out=~/runs, which no shell expands, makes a folder named ~ here."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    parser = common.options("Text.", FIRST, TASKS)
+    assert parser.parse_args(["--out=~/runs"]).out == str(tmp_path / "runs")
+    assert parser.parse_args(["--only-tables"]).out == "runs/studies"
+    assert runs.settings("add", 4, "-x").out == "-x/add-4"
+
+
+def test_a_picture_is_not_of_somebodys_settings(tmp_path, monkeypatch):
+    """LaTeX that is not there, another font or a window, because a matplotlibrc asks for them."""
+    import matplotlib
+
+    for name, value in (("text.usetex", True), ("font.size", 40), ("axes.facecolor", "red")):
+        monkeypatch.setitem(matplotlib.rcParams, name, value)
+    with pictures.picture(tmp_path / "a.png") as ax:
+        ax.plot([1, 2])
+    plain = (tmp_path / "a.png").read_bytes()
+    monkeypatch.undo()
+    with pictures.picture(tmp_path / "a.png") as ax:
+        ax.plot([1, 2])
+    assert (tmp_path / "a.png").read_bytes() == plain
