@@ -4,8 +4,11 @@ import argparse
 import csv
 import os
 import re
+import sys
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
+from functools import cache
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,17 +22,21 @@ from scipy import stats
 
 import train
 from model import GPT
+from tools import print_anything
+from tools.rows import read_rows
 
 TABLES = Path(__file__).parent / "results"
 
 
 def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.ArgumentParser:
     """A command line with what studies of several base models share; text is their docstring."""
+    print_anything()
     parser = argparse.ArgumentParser(description=text.splitlines()[0])
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=[*tasks])
     parser.add_argument("--seeds", nargs="+", type=int, default=[*seeds], help="of base and run")
     parser.add_argument("--jobs", type=int, default=2, help="side by side, one thread each")
-    parser.add_argument("--out", default="runs/studies", help="folder of the runs")
+    expanded = os.path.expanduser  # no shell does this in --out=~/runs
+    parser.add_argument("--out", default="runs/studies", type=expanded, help="folder of the runs")
     parser.add_argument("--only-tables", action="store_true", help="measure nothing, make tables")
     return parser
 
@@ -44,33 +51,6 @@ def load(task: str, name: str) -> GPT:
 
 
 # ---- Rows
-class Row(dict):
-    """A row of a CSV. If it has not the column that is asked for, the program ends with a line."""
-
-    def __missing__(self, column: str):
-        raise SystemExit(f"A table has no column {column}. Its columns are {', '.join(self)}.")
-
-
-def number(text: str) -> int | float | str:
-    """A cell of a CSV as a number, if it is one."""
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
-
-
-def read_rows(path: Path) -> list[dict]:
-    """The rows of a CSV with their numbers; none if there is no such file."""
-    # utf-8-sig: a spreadsheet may have added a byte order mark.
-    text = path.read_text(encoding="utf-8-sig", errors="replace") if path.exists() else ""
-    rows = []
-    for row in csv.DictReader(text.splitlines()):
-        if None in row or None in row.values():  # so DictReader says it
-            raise SystemExit(f"{path}, line {len(rows) + 2}: not as many fields as in the header.")
-        rows.append(Row({name: number(cell) for name, cell in row.items()}))
-    return rows
-
-
 def cells(row: dict) -> dict[str, str]:
     """A row as a CSV holds it: floats with five digits."""
     return {name: f"{x:.5g}" if isinstance(x, float) else str(x) for name, x in row.items()}
@@ -125,11 +105,29 @@ def end_with(parent) -> None:
     os._exit(1)
 
 
-def side_by_side(function, jobs, processes: int):
+@cache
+def enter(out: str) -> None:
+    """Makes the folder of runs, and says which of its runs another PyTorch made, once."""
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"--out {out} cannot be a folder: {error.strerror}")
+    texts = [path.read_text() for path in Path(out).glob("*/*/summary.json")]
+    made = Counter(re.findall('"torch": "(.*?)"', "".join(texts)))
+    del made[torch.__version__]  # another one may round differently
+    for version, n in made.items():
+        line = f"Of the runs in {out}, PyTorch {version} made {n}. This is {torch.__version__}, so"
+        print(f"{line} those that are needed are made anew.", file=sys.stderr)
+
+
+def side_by_side(function, jobs: list, processes: int, out: str | None = None):
     """Yields function(*job) of each job when it is done. Jobs have one thread each, and AVX2.
 
-    If the loop over it stops early, by Ctrl-C or an error, all processes end at once.
+    out: where their runs are. If the loop over it stops early, by Ctrl-C or an error, all processes
+    end at once.
     """
+    if jobs and out:
+        enter(out)
     os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")  # read when a new process imports torch
     context = get_context("spawn")
     theirs, ours = context.Pipe(duplex=False)
@@ -154,7 +152,7 @@ def complete(path: Path, measure, names: list[str], args) -> list[dict]:
         missing = [name for name in names if (task, seed, name) not in there]
         if missing and not args.only_tables:
             jobs.append((task, seed, args.out, missing))
-    for new in side_by_side(measure, jobs, args.jobs):
+    for new in side_by_side(measure, jobs, args.jobs, args.out):
         write_rows(path, read_rows(path) + new)
     return read_rows(path)
 

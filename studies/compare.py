@@ -108,8 +108,8 @@ def row_of(folder: Path) -> dict[str, float]:
 def fill(args) -> None:
     """Adds the rows of --set."""
     for _ in range(3):  # the grid; a value beyond it; what these choose
-        runs = missing_runs(args)
-        for new in side_by_side(trained, [(run, args.out) for run in runs], args.jobs):
+        jobs = [(run, args.out) for run in missing_runs(args)]
+        for new in side_by_side(trained, jobs, args.jobs, args.out):
             add_rows(new)
 
 
@@ -134,8 +134,9 @@ def verify(task: str, variant: str, seed: str) -> None:
 def beside_grpo(args, flags: str) -> None:
     """Trains --variants and grpo, and prints and draws the differences."""
     tasks = args.tasks or ["add"]
-    heads = product(tasks, ["grpo", *args.variants], [args.lr], [flags], {*(args.seeds or FIRST)})
-    rows = sum(side_by_side(trained, [(Run(*head), args.out) for head in heads], args.jobs), [])
+    heads = product(tasks, ["grpo", *args.variants], [args.lr], [flags], args.seeds or FIRST)
+    jobs = [(Run(*head), args.out) for head in dict.fromkeys(heads)]
+    rows = sum(side_by_side(trained, jobs, args.jobs, args.out), [])
     pairs = [*product(tasks, args.variants)]
     for task, name in [*product(tasks, ["grpo"]), *pairs]:
         if not matching(rows, task=task, variant=name):

@@ -38,6 +38,7 @@ def picture(path: Path, panels: int = 1, rows: int = 1, **settings):
     import matplotlib.pyplot as plt  # here, because most studies do without it
 
     plt.switch_backend("Agg")
+    plt.style.use("default")  # whatever somebody's matplotlibrc asks for
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
     plt.rcParams.update({"axes.titlesize": 10.5, "axes.titleweight": "bold"})
     figure, axes = plt.subplots(rows, panels, layout="constrained", **settings)

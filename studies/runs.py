@@ -4,29 +4,30 @@ The runs of one seed have that seed for the base model as well, so all variants 
 seed start from the same weights. (Another processor makes other weights, so runs that are compared
 are made on one processor.) A finished run is used again if its settings are the same and the code
 that made it is the same. For this purpose its folder has a file code.txt with a hash of that code,
-in which comments and docstrings do not count.
+in which comments and docstrings do not count. It has what the variant's rule uses, and so on:
+functions, constants, tables and the project's own files, but no packages and no data.
 """
 
 import ast
 import hashlib
 import json
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
+import advantages
 import train
-from advantages import VARIANTS
-from studies.ablations import CONTROLS
+from studies import ablations
 from studies.common import read_rows
 from studies.protocol import ROWS, chosen_rate
 from tools.ask import finished
 
-TRAINED = VARIANTS | CONTROLS
+TRAINED = advantages.VARIANTS | ablations.CONTROLS
 ROOT = Path(train.__file__).parent
-CORE = ("tasks.py", "model.py", "grpo.py", "train.py")  # all of these files made a run
-RULES = ("advantages.py", "studies/ablations.py")  # of these what the variant needs
+RULES = {"advantages.py": advantages, "studies/ablations.py": ablations}
 
 
 class Run(NamedTuple):
@@ -46,7 +47,7 @@ class Run(NamedTuple):
 @contextmanager
 def controls():
     """Within it, train.py takes controls as well: they are in the table of advantages.py."""
-    with patch.dict(VARIANTS, CONTROLS):
+    with patch.dict(advantages.VARIANTS, ablations.CONTROLS):
         yield
 
 
@@ -61,7 +62,7 @@ def settings(task: str, seed: int, out: str, *more: str) -> train.Namespace:
     """train.py's settings on the processor; the runs of one seed share the folder of its base."""
     argv = ["--task", task, "--seed", str(seed), "--base-seed", str(seed), "--device", "cpu"]
     with controls():
-        return train.parse_arguments([*argv, "--out", f"{out}/{task}-{seed}", *more])
+        return train.parse_arguments([*argv, f"--out={out}/{task}-{seed}", *more])
 
 
 def settings_of(run: Run, out: str) -> train.Namespace:
@@ -70,36 +71,86 @@ def settings_of(run: Run, out: str) -> train.Namespace:
 
 
 # ---- Which code made a run
-def syntax(path: Path) -> ast.Module:
-    """The syntax tree of a file. Comments and docstrings are not in it."""
+@cache
+def statements(path: Path) -> list[ast.stmt]:
+    """The top-level statements of a file when it is first read, without comments and docstrings.
+
+    An import of several names is several statements.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         documented = isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
         if documented and ast.get_docstring(node):
             node.body = node.body[1:]
-    return tree
+    parts = [(node, one) for node in tree.body for one in getattr(node, "names", [None])]
+    return [type(x)(**vars(x) | {"names": [one]}) if one else x for x, one in parts]
 
 
-def needed(names: list[str], definitions: dict[str, ast.AST]) -> dict[str, ast.AST]:
-    """The definitions of these names, and of all that they mention, and so on."""
-    reached = {}
-    waiting = [*names]
-    while waiting:
-        name = waiting.pop()
-        if name in definitions and name not in reached:
-            reached[name] = definitions[name]
-            waiting += [node.id for node in ast.walk(reached[name]) if isinstance(node, ast.Name)]
-    return reached
+def names_in(*nodes: ast.AST) -> set[str]:
+    return {x.id for node in nodes for x in ast.walk(node) if isinstance(x, ast.Name)}
+
+
+def changed(node: ast.stmt) -> set[str]:
+    """The names that a top-level statement binds or changes; "*" if these can be any."""
+    match node:
+        case ast.Import() | ast.ImportFrom():
+            return {x.asname or x.name.split(".")[0] for x in node.names}
+        case ast.FunctionDef() | ast.ClassDef():
+            return {node.name}
+        case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+            return names_in(*getattr(node, "targets", None) or [node.target])
+        case ast.Expr(ast.Call(ast.Attribute())):  # for example TABLE.update(a=2)
+            return names_in(node)
+    return {"*"}
+
+
+def file_of(folder: Path, module: str) -> Path | None:
+    """The file of a module of the project; None for other modules."""
+    path = folder.joinpath(*module.strip(".").split("."))
+    return next((x for x in (path.with_suffix(".py"), path / "__init__.py") if x.is_file()), None)
+
+
+def imports(node: ast.AST, path: Path, root: Path):
+    """Yields what code of a file imports from the project: a file and a name in it; "" is all."""
+    for x in ast.walk(node):
+        for y in x.names if isinstance(x, (ast.Import, ast.ImportFrom)) else []:
+            folder = [root, *path.parents][getattr(x, "level", 0)]
+            module = getattr(x, "module", None) or ""
+            file = file_of(folder, f"{module}.{y.name}")
+            # In these two train.py finds the rule, and settings that are saved with the run.
+            if path.name != "train.py" or y.name not in ("VARIANTS", "LOSS"):
+                yield file or file_of(folder, module), "" if file or y.name == "*" else y.name
+
+
+def code(waiting: list[tuple], root: Path) -> list[str]:
+    """The statements that bind or change these names, and all names that they use, and so on.
+
+    A name is a file and a name in it, or "" for all of the file.
+    """
+    texts = {}
+    for path, name in waiting:  # the list grows
+        for i, node in enumerate(statements(path)):
+            if (path, i) not in texts and (not name or {name, "*"} & changed(node)):
+                texts[path, i] = ast.unparse(node)
+                used = {*imports(node, path, root), *((path, x) for x in names_in(node))}
+                waiting += [x for x in used.difference(waiting) if x[0]]
+    return [texts[place] for place in sorted(texts)]
 
 
 def code_hash(variant: str, root: Path = ROOT) -> str:
-    """A hash of the code that makes a run of this variant or control; root: the repository."""
-    trees = [syntax(root / name) for name in CORE]
-    rules = [node for name in RULES for node in syntax(root / name).body]
-    definitions = {node.name: node for node in rules if hasattr(node, "name")}
-    parts = needed([TRAINED[variant].__name__, "with_advantages"], definitions)
-    texts = [ast.unparse(tree) for tree in [*trees, *(parts[name] for name in sorted(parts))]]
+    """A hash of the code that makes a run of this variant or control; root: the repository.
+
+    A rule that has no name in a file of RULES may be anything there, so all of them count.
+    """
+    rule = TRAINED[variant]
+    files = {root / name: module for name, module in RULES.items()}
+    named = [(path, name) for path, y in files.items() for name, x in vars(y).items() if x is rule]
+    start = named[:1] or [(path, "") for path in files]
+    texts = code([(root / "train.py", ""), *start], root)
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+code([(ROOT / name, "") for name in ("train.py", *RULES)], ROOT)  # read now, as they are imported
 
 
 # ---- Runs and their models

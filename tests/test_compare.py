@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("scipy.stats", reason="see studies/requirements.txt")
+import advantages  # noqa: E402
 import train  # noqa: E402
 from studies import analysis, common, compare, compare_report, equal_time  # noqa: E402
 from studies import pictures, protocol, runs  # noqa: E402
@@ -186,15 +187,16 @@ def test_variants_beside_the_committed_ones(tmp_path, monkeypatch, capsys):
     """Own runs that are not drawn, drawn as if committed, or written to results/."""
     monkeypatch.setattr(train, "base_model", lambda args: train.new_model(args))
     asked = []
-    note = lambda f, jobs, _: asked.extend(jobs) or [f(*job) for job in asked]  # noqa: E731
+    note = lambda f, jobs, *_: asked.extend(jobs) or [f(*job) for job in asked]  # noqa: E731
     monkeypatch.setattr(compare, "side_by_side", note)
     drawn = []
     monkeypatch.setattr(pictures, "forest", lambda *parts: drawn.append(parts))
-    argv = ["compare", "--variants", "half", "--seeds", "2", "1", "2", "--out", str(tmp_path)]
+    argv = ["compare", "--variants", "half", "half", "--seeds", "2", "1", "2"]
+    argv += ["--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [*argv, "--steps", "50", "--prompts", "2", "--width", "8"])
     compare.main()
     ((path, results, tasks),) = drawn
-    assert len(asked) == 4  # a seed that is named twice is run once
+    assert len(asked) == 4  # what is named twice is run once
     assert path == tmp_path / "forest.png" and tasks == ["add"]
     assert results[-1].n == 2 and results[-1].flags == "--steps 50 --prompts 2 --width 8"
     assert {x.n for x in results[:-1] if x.task == "add"} == {12}
@@ -206,7 +208,7 @@ def test_a_study_whose_runs_all_diverge_says_so(diverges, tmp_path, monkeypatch)
     """An IndexError in the middle of a table."""
     rows = [*made("add", "half", 3e-4, [0.5], [1]), *made("add", "grpo", 3e-4, [0.5], [1])]
     left = [[row] if row["variant"] != diverges else [] for row in rows]
-    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, _: left)
+    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, *_: left)
     argv = ["compare", "--variants", "half", "--seeds", "1", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", argv)
     with pytest.raises(SystemExit, match=f"No run of {diverges} on add came to its end"):
@@ -218,7 +220,7 @@ def test_verify(monkeypatch, capsys):
     old = next(made("add", "half", 3e-4, [0.5], [4]))
     new = old | {"all_fail": 0.6, "clipped": 0.2}
     monkeypatch.setattr(compare, "read_rows", lambda _: [old | {"seed": 5}, old])
-    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, _: [[new]])
+    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, *_: [[new]])
     compare.verify("add", "half", "4")
     lines = capsys.readouterr().out.splitlines()
     differ = [line.split() for line in lines if "agrees" not in line]
@@ -227,10 +229,11 @@ def test_verify(monkeypatch, capsys):
 
 
 def test_code_that_made_a_run(tmp_path):
-    """A run that is trusted although its code has changed; one made again for a comment."""
+    """A run that is trusted although its code has changed, or that has the hash of code that was
+    changed while it ran; one made again for a comment."""
     (tmp_path / "studies").mkdir()
-    for name in (*runs.CORE, *runs.RULES):
-        shutil.copy(runs.ROOT / name, tmp_path / name)
+    for name in ("train", "tasks", "model", "grpo", "advantages", "studies/ablations"):
+        shutil.copy(runs.ROOT / f"{name}.py", tmp_path / f"{name}.py")
     names = ("grpo", "ngrpo", "critic", "nthr_eta0")
     before = {name: runs.code_hash(name, tmp_path) for name in names}
     assert before == {name: runs.code_hash(name) for name in names}
@@ -242,10 +245,14 @@ def test_code_that_made_a_run(tmp_path):
         text = path.read_text()
         assert old in text
         path.write_text(text.replace(old, new, 1))
+        runs.statements.cache_clear()
         after = {name: runs.code_hash(name, tmp_path) for name in names}
         path.write_text(text)
         return {name for name in names if after[name] != before[name]}
 
+    (tmp_path / "model.py").write_text("")
+    assert before == {name: runs.code_hash(name, tmp_path) for name in names}  # this code runs
+    shutil.copy(runs.ROOT / "model.py", tmp_path / "model.py")
     assert changed("grpo.py", '"""', '"""Another word. ') == set()
     assert changed("train.py", "import csv", "import csv  # a comment") == set()
     assert changed("model.py", "def forward(", "def forward_(") == {*names}
@@ -255,6 +262,117 @@ def test_code_that_made_a_run(tmp_path):
     }
     assert changed("advantages.py", "return -(A * bias)", "return (A * bias)") == {"critic"}
     assert changed("studies/ablations.py", "eta=0.0", "eta=0.1") == {"nthr_eta0"}
+    assert changed("advantages.py", '"culling": {"cull": True},', "") == set()
+    assert changed("tasks.py", "DRAWS = 1250", "DRAWS = 1251") == {*names}
+    assert (
+        changed("studies/ablations.py", "from model import GPT", "from tasks import GPT") == set()
+    )
+
+
+PLAIN = "def mine(rollout):\n    return WEIGHT * grpo(rollout)\n"
+OWN_CODE = {  # what is put into advantages.py, mine.py beside it, and what changes in one of them
+    "a constant": ("WEIGHT = 0.5\n" + PLAIN, "", "0.5", "50.0"),
+    "a constant behind its rule": (PLAIN + "WEIGHT: float = 0.5\n", "", "0.5", "50.0"),
+    "a constant of a constant": ("HALF = 0.5\nWEIGHT = 2 * HALF\n" + PLAIN, "", "0.5", "50.0"),
+    "a constant of two": ("OTHER, WEIGHT = 1, 0.5\n" + PLAIN, "", "0.5", "50.0"),
+    "a constant set again": ("WEIGHT = 1.0\nWEIGHT *= 0.5\n" + PLAIN, "", "0.5", "50.0"),
+    "one of a loop": ("for WEIGHT in (1, 0.5):\n    pass\n" + PLAIN, "", "0.5", "50.0"),
+    "a condition": ("WEIGHT = 1\nif 0.5 > 1:\n    WEIGHT = 2\n" + PLAIN, "", "0.5", "50.0"),
+    "a global": ("def f():\n    global WEIGHT\n    WEIGHT = 0.5\nf()\n" + PLAIN, "", "0.5", "5"),
+    "an attribute": (PLAIN + "mine.weight = 0.5\n", "", "0.5", "50.0"),
+    "a cell of a table": ('WEIGHT = {}\nWEIGHT["a"] = 1\n' + PLAIN, "", '["a"] = 1', '["a"] = 2'),
+    "a table": ('WEIGHT = {"b": 1}\nWEIGHT.update(a=1)\n' + PLAIN, "", "a=1", "a=2"),
+    "a table that is filled": (
+        'WEIGHT = {}\ndef fill():\n    WEIGHT["a"] = 1\nfill()\n' + PLAIN,
+        "",
+        '["a"] = 1',
+        '["a"] = 2',
+    ),
+    "a lambda": ("mine = lambda rollout: 0.5 * grpo(rollout)\n", "", "0.5", "50.0"),
+    "a lambda of a constant": ("W = 0.5\nmine = lambda x: W * grpo(x)\n", "", "0.5", "50.0"),
+    "a rule that is made": (
+        "def scaled(x):\n    return lambda rollout: x * grpo(rollout)\nmine = scaled(0.5)\n",
+        "",
+        "0.5",
+        "50.0",
+    ),
+    "an argument": ("def mine(rollout, x=0.5):\n    return x * grpo(rollout)\n", "", "0.5", "5"),
+    "a decorator": (
+        "def twice(f):\n    return lambda x: 2 * f(x)\n@twice\ndef mine(x):\n    return grpo(x)\n",
+        "",
+        "2 * f",
+        "3 * f",
+    ),
+    "another package": (
+        "from math import exp as f\ndef mine(x):\n    return f(grpo(x))\n",
+        "",
+        "import exp",
+        "import log",
+    ),
+    "another variant": (
+        'def mine(x):\n    return VARIANTS["f"](x)\ndef f(x):\n    return 0.5\nALL = [f, mine]\n',
+        "",
+        "0.5",
+        "5",
+    ),
+    "no name": ('VARIANTS["mine"] = lambda rollout: 0.5\n', "", "0.5", "5"),
+    "from a file": ("from mine import mine\n", "W = 0.5\ndef mine(x):\n    return W\n", "0.5", "5"),
+    "another name": ("from mine import f as mine\n", "def f(x):\n    return 0.5\n", "0.5", "5"),
+    "all of a file": ("from mine import *\n", "def mine(x):\n    return 0.5\n", "0.5", "5"),
+    "a file": ("import mine as m\nmine = m.f\n", "def f(x):\n    return 0.5\n", "0.5", "5"),
+    "within a rule": (
+        "def mine(rollout):\n    from mine import WEIGHT\n    return WEIGHT * grpo(rollout)\n",
+        "WEIGHT = 0.5\n",
+        "0.5",
+        "50.0",
+    ),
+    "a file of a file": (
+        "from mine import f\nmine = f\n",
+        "from advantages import centre as c\ndef f(x):\n    return c(x.rewards)\n",
+        "import centre",
+        "import standardise",
+    ),
+}
+
+
+ADVANTAGES = """
+def grpo(rollout):
+    return rollout.rewards
+def pos_only(rollout):
+    return grpo(rollout).clamp(min=0)
+def with_advantages(rollout, variant):
+    return variant(rollout)
+ALL = [grpo, pos_only, mine]
+VARIANTS = {variant.__name__: variant for variant in ALL}
+"""
+OF_ALL = ("one of a loop", "a condition", "a global", "a table that is filled", "all of a file")
+
+
+@pytest.mark.parametrize("kind", OWN_CODE)
+def test_own_code_that_made_a_run(kind, tmp_path, monkeypatch):
+    """The old row for a rule whose constant, table or file has changed; runs of other rules that
+    are made again for it, or all runs for a comment."""
+    text, beside, old, new = OWN_CODE[kind]
+    held = "another" if kind == "no name" else "mine"
+    monkeypatch.setattr(advantages, "mine", lambda rollout: None, raising=False)
+    monkeypatch.setitem(runs.TRAINED, "mine", getattr(advantages, held, print))
+
+    def hashes(text, beside):
+        for name, code in {"advantages": text + ADVANTAGES, "mine": beside}.items():
+            (tmp_path / f"{name}.py").write_text(code)
+        runs.statements.cache_clear()
+        return [runs.code_hash(name, tmp_path) for name in ("mine", "grpo", "pos_only")]
+
+    (tmp_path / "train.py").write_text("from advantages import VARIANTS, with_advantages")
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "ablations.py").write_text("")
+    before = hashes(text, beside)
+    assert before == hashes(f"# A comment\n{text}# Another\n", f"# A comment\n{beside}")
+    assert (old in text) != (old in beside)
+    after = hashes(text.replace(old, new), beside.replace(old, new))
+    assert after[0] != before[0]
+    if kind not in OF_ALL:  # which of them is meant is not seen there
+        assert after[1:] == before[1:]
 
 
 def test_colours():
@@ -276,7 +394,7 @@ def test_what_is_missing(tmp_path, monkeypatch):
     def measure(task, seed, out, missing):
         return [{"task": task, "seed": seed, "variant": x, "seen": out} for x in missing]
 
-    monkeypatch.setattr(common, "side_by_side", lambda f, jobs, _: [f(*job) for job in jobs])
+    monkeypatch.setattr(common, "side_by_side", lambda f, jobs, *_: [f(*job) for job in jobs])
     path = tmp_path / "some.csv"
     common.write_rows(path, measure("add", 4, "y", ["half"]))
     args.only_tables = True
@@ -383,3 +501,59 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     pictures.draw(results)
     drawn = {path.name for path in tmp_path.glob("*.png")}
     assert drawn == {"forest.png"}
+
+
+def test_runs_of_another_pytorch_are_said_once(tmp_path, capsys):
+    """Runs that are made anew in silence; a line for each job, or about this version, or about a
+    summary that is torn."""
+    for n, version in enumerate(["2.1", "2.1", "2.9+cpu", common.torch.__version__]):
+        folder = tmp_path / "add-4" / f"run{n}"
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text(f'{{"task": "add",\n "torch": "{version}"')
+    for _ in range(2):
+        assert [*common.side_by_side(print, [], 1, str(tmp_path))] == []
+    assert capsys.readouterr().err == ""
+    common.enter(str(tmp_path))
+    common.enter(str(tmp_path))
+    lines = capsys.readouterr().err.splitlines()
+    made = (("2.1", 2), ("2.9+cpu", 1))
+    ours = common.torch.__version__
+    assert lines == [
+        f"Of the runs in {tmp_path}, PyTorch {version} made {n}. This is {ours}, so those that are "
+        "needed are made anew."
+        for version, n in made
+    ]
+
+
+@pytest.mark.parametrize("kind", ["a link to nothing", "a file", "in a file"])
+def test_a_folder_of_runs_that_cannot_be(kind, tmp_path):
+    """A traceback of a worker, after the warm-up, from a study whose --out is no folder."""
+    out = tmp_path / "out"
+    out.symlink_to("nothing") if kind == "a link to nothing" else out.write_text("")
+    out = out / "x" if kind == "in a file" else out
+    with pytest.raises(SystemExit, match=f"--out {out} cannot be a folder: "):
+        next(common.side_by_side(print, [()], 1, str(out)))
+
+
+def test_a_folder_of_runs_in_the_home(tmp_path, monkeypatch):
+    """--out=~/runs, which no shell expands, makes a folder named ~ here."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    parser = common.options("Text.", FIRST, TASKS)
+    assert parser.parse_args(["--out=~/runs"]).out == str(tmp_path / "runs")
+    assert parser.parse_args(["--only-tables"]).out == "runs/studies"
+    assert runs.settings("add", 4, "-x").out == "-x/add-4"
+
+
+def test_a_picture_is_not_of_somebodys_settings(tmp_path, monkeypatch):
+    """LaTeX that is not there, another font or a window, because a matplotlibrc asks for them."""
+    import matplotlib
+
+    for name, value in (("text.usetex", True), ("font.size", 40), ("axes.facecolor", "red")):
+        monkeypatch.setitem(matplotlib.rcParams, name, value)
+    with pictures.picture(tmp_path / "a.png") as ax:
+        ax.plot([1, 2])
+    plain = (tmp_path / "a.png").read_bytes()
+    monkeypatch.undo()
+    with pictures.picture(tmp_path / "a.png") as ax:
+        ax.plot([1, 2])
+    assert (tmp_path / "a.png").read_bytes() == plain

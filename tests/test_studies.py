@@ -484,15 +484,23 @@ def test_a_worker_leaves_ctrl_c_to_its_parent(monkeypatch):
     [
         ("task,seed\nadd,1\nadd\n", "line 3: not as many fields"),
         ("task,seed\nadd,1,2\n", "line 2: not as many fields"),
-        ("task;seed\nadd;1\n", "no column seed. Its columns are task;seed."),
-        ("task\nadd\n", "no column seed. Its columns are task."),
+        ("task,seed\nadd,1\n\nadd,2\n", "line 3: not as many fields"),
+        ("task,seed\nadd,1\n<<<<<<< HEAD\nadd,2\n", "line 3: not as many fields"),
+        ('task,seed\nadd,"1\nadd,2,3\nadd,2\n', "line 3: not as many fields"),
+        ("task,seed\nadd,1\nadd,\xff\n", "line 3: .* or not UTF-8"),
+        ("task,seed\nadd,1\nadd,0.5", "line 3: it has no end, so it may be torn"),
+        ("", "line 1: no header"),
+        ("{\n}\n", "line 1: no column seed. Its columns are {."),
+        ("task;seed\nadd;1\n", "line 1: no column seed. Its columns are task;seed."),
+        ("task\nadd\n", "line 1: no column seed. Its columns are task."),
     ],
 )
-def test_a_table_that_was_changed_by_hand(tmp_path, text, said):
-    """A traceback from deep inside a study, which does not say what is wrong with the file."""
+def test_a_table_that_is_torn_or_was_changed_by_hand(tmp_path, text, said):
+    """A traceback from deep inside a study, which does not say what is wrong with the file; half a
+    number that counts."""
     path = tmp_path / "rows.csv"
-    path.write_text(text)
-    with pytest.raises(SystemExit, match=said):
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(SystemExit, match=f"rows.csv, {said}"):
         common.by_seed(common.read_rows(path), "seed", task="add")
         [row["seed"] for row in common.read_rows(path)]
 

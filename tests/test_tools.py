@@ -362,6 +362,31 @@ def test_a_torn_last_row_is_left_out_and_said(folder, drawn, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    "line, old, new, said",
+    [
+        (1, "entropy", "entropie", "line 1: no column entropy. Its columns are step, reward,"),
+        (1, "step", "a\tb", "line 1: no column step."),
+        (3, ",", ";", "line 3: not as many fields as in the header"),
+        (3, "1,", "1,1,", "line 3: not as many fields as in the header"),
+        (2, "0,", "\xff,", "line 2: not as many fields as in the header, or not UTF-8"),
+        (4, "2,", "two,", "line 4: invalid literal for int() with base 10: 'two'"),
+        (3, "1,0", "1,#", "line 3: could not convert string to float: '#"),
+    ],
+)
+def test_curves_name_the_line_that_is_torn_or_foreign(line, old, new, said, folder, capsys):
+    """A traceback, or a word that there is no file; a picture of a file that is not a run's."""
+    path = folder / "metrics.csv"
+    lines = path.read_text().splitlines()
+    assert old in lines[line - 1]
+    lines[line - 1] = lines[line - 1].replace(old, new, 1 if old != "," else -1)
+    path.write_text("\n".join([*lines, ""]), encoding="latin-1")
+    with pytest.raises(SystemExit) as stop:
+        curves.main([str(folder)])
+    assert stop.value.code.startswith(f"{path}, {said}") and "\n" not in stop.value.code
+    assert not Path("curves.png").exists()
+
+
 def test_a_run_with_nothing_but_a_header_is_named(folder, drawn, capsys):
     """The next run's line gets its name."""
     copies(folder, "begun")
@@ -380,6 +405,43 @@ def test_the_picture_is_where_the_tool_says(given, written, folder, drawn, capsy
     assert {*Path().iterdir()} - before == {Path(written)}
 
 
+def test_a_picture_is_not_of_somebodys_settings(folder, drawn, monkeypatch):
+    """LaTeX that is not there, or another font and colour, because a matplotlibrc asks for them."""
+    import matplotlib
+
+    curves.main([str(folder)])
+    plain = Path("curves.png").read_bytes()
+    for name, value in (("text.usetex", True), ("font.size", 40), ("axes.facecolor", "red")):
+        monkeypatch.setitem(matplotlib.rcParams, name, value)
+    monkeypatch.setitem(matplotlib.rcParams, "backend", "qtagg")
+    curves.main([str(folder)])
+    assert Path("curves.png").read_bytes() == plain
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no such paths")
+@pytest.mark.parametrize("name", ["\u00e9", "\u8dd1", os.fsdecode(b"caf\xe9")])
+def test_paths_that_standard_output_cannot_show(name, folder):
+    """A traceback at the end of what went well, because a path is not of this encoding."""
+    folder.rename(name)
+    environment = os.environ | {"PYTHONPATH": str(Path(train.__file__).parent)}
+    environment |= {"PYTHONIOENCODING": "ascii:strict"}
+    program = [sys.executable, "-m", "tools.curves", name, "--out", f"{name}.svg"]
+    done = subprocess.run(program, env=environment, capture_output=True)
+    assert done.returncode == 0 and b"The picture is " in done.stdout and b"\\" in done.stdout
+    assert Path(f"{name}.svg").exists()
+
+
+def test_a_picture_in_the_home(folder, drawn, tmp_path, monkeypatch):
+    """--out=~/a.png, which no shell expands, is refused; a link to nothing ends in a traceback."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    curves.main([str(folder), "--out=~/a.png"])
+    assert (tmp_path / "home" / "a.png").exists()
+    Path("link.png").symlink_to("nothing.png")
+    curves.main([str(folder), "--out=link.png"])
+    assert Path("link.png").read_bytes()[:4] == b"\x89PNG"
+
+
 def test_a_picture_that_cannot_be_written_leaves_the_old_one(folder, drawn, monkeypatch, capsys):
     """A full disk in the middle of a picture destroys the one that was there."""
     Path("curves.png").write_bytes(b"old")
@@ -393,9 +455,7 @@ def test_a_picture_that_cannot_be_written_leaves_the_old_one(folder, drawn, monk
 def test_what_curves_refuses(folder, tmp_path, monkeypatch, capsys):
     """A traceback where a folder or matplotlib is missing, or the picture has no place."""
     assert "absent is not the folder of a run" in refused(capsys, curves, "absent")
-    Path("metrics.csv").write_text("a,b\n1,2\n")
-    assert "not the folder of a run" in refused(capsys, curves, ".")
-    Path("metrics.csv").write_bytes(b"\xff\xfe")
+    Path("metrics.csv").mkdir()
     assert "not the folder of a run" in refused(capsys, curves, ".")
     pytest.importorskip("matplotlib")
     for out in ("absent/curves.png", "curves.xyz"):

@@ -5,11 +5,15 @@ metrics.csv, which tools/README.md defines, with a line for each run.
 """
 
 import argparse
-import csv
+import os
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
+
+from tools import print_anything
+from tools.rows import Row, read_csv, stop
 
 PANELS = {  # column: its title; what ends with % is a share
     "sampled": "Sampled accuracy (held-out), %",
@@ -25,22 +29,27 @@ LOOKS = [(colour, dashes) for dashes in ("-", "--", ":") for colour in COLOURS]
 MEAN = 10  # training steps of the bold line
 
 
-def metrics(run: Path) -> list[dict[str, str]]:
-    """The rows of a run's metrics.csv. A last row that is torn is left out, and a line says so."""
-    text = (run / "metrics.csv").read_text(encoding="utf-8-sig")
-    whole, newline, torn = text.rpartition("\n")
-    if torn:
-        print(f"{run}: the last row of metrics.csv is torn, so it is left out.", file=sys.stderr)
-    return [*csv.DictReader(whole.splitlines())]
+def left_out(path: Path, *_) -> None:
+    """Says it of a last row that is torn: a full disk may leave one."""
+    print(
+        f"{path.parent}: the last row of metrics.csv is torn, so it is left out.", file=sys.stderr
+    )
+
+
+def metrics(run: Path) -> list[Row]:
+    """The rows of a run's metrics.csv, with texts as cells."""
+    return read_csv(run / "metrics.csv", left_out)
 
 
 def read(run: Path) -> dict[str, list[tuple[float, float]]]:
     """The points of each panel: step and value, wherever the column has one."""
-    rows = metrics(run)
-    curves = {}
-    for name, title in PANELS.items():
+    curves = {name: [] for name in PANELS}
+    for (n, row), (name, title) in product(enumerate(metrics(run), 2), PANELS.items()):
         scale = 100 if title.endswith("%") else 1
-        curves[name] = [(int(x["step"]), scale * float(x[name])) for x in rows if x[name]]
+        try:
+            curves[name] += [(int(row["step"]), scale * float(row[name]))] if row[name] else []
+        except ValueError as error:
+            stop(row.path, n, error)
     return curves
 
 
@@ -56,10 +65,10 @@ def draw(runs: dict[str, dict], out: Path) -> None:
 
     What is measured in every training step is faint, and its mean over ten steps is bold.
     """
-    from matplotlib import rc_context
+    from matplotlib import style
     from matplotlib.figure import Figure  # here, so that --help does without it
 
-    with rc_context({"text.usetex": False}):
+    with style.context("default"):  # whatever somebody's matplotlibrc asks for
         figure = Figure(figsize=(10.5, 6 + 0.2 * len(runs)), layout="constrained")
         draw_panels(figure, runs)
         save(figure, out)
@@ -102,18 +111,19 @@ def main(argv: list[str]) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument("--out", default="curves.png", help="the picture: .png, .pdf or .svg")
     options = parser.parse_args(argv)
-    out = Path(options.out)
+    out = Path(os.path.expanduser(options.out))  # no shell does this in --out=~/x.png
     if not out.suffix:
         out = out.with_name(f"{out.name}.png")
     if len(options.runs) > len(LOOKS):
         parser.error(f"at most {len(LOOKS)} runs can be told apart in one picture")
     runs = {}
     for run in options.runs:
+        name = os.fsencode(run).decode(errors="backslashreplace")  # no font has a half character
         try:
-            runs[str(run)] = read(run)
-        except (OSError, KeyError, ValueError, TypeError):
+            runs[name] = read(run)
+        except OSError:
             parser.error(f"{run} is not the folder of a run: no metrics.csv of train.py is in it")
-        if not any(runs[str(run)].values()):
+        if not any(runs[name].values()):
             parser.error(f"{run} has no row yet: its run stopped before training")
     try:
         draw(runs, out)
@@ -125,4 +135,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    print_anything()
     main(sys.argv[1:])
