@@ -20,12 +20,12 @@ from symtable import symtable
 
 
 # A part of the page. files: file -> functions to write there. points: 0 for an extra part
-Part = namedtuple("Part", "title points files command mistakes question")
+Part = namedtuple("Part", "title points files command mistakes question week")
 PART = r"(?s)(.+?) \((\d+) p.+?Write\S+ (.+?)\n\n.+?(python -m pytest.+?)\n.+?mistakes\S+ (.+?)\n\n"
 NOTE = """
 
 **Skip these parts, because they are already solved in this copy: {}.** Their points and their
-questions do not count, so you can reach fewer than 70 and 30 points.
+questions do not count, so you can reach {} points for code and {} for answers and week 4.
 """
 WITHOUT = {"action": "append", "default": [], "metavar": "PART", "choices": [*"123456789", "10"]}
 
@@ -37,12 +37,15 @@ def read(path: Path | str) -> str:
 def assignment(without: list[str] = []) -> list[Part]:
     """The parts of the page, except those with these numbers."""
     parts = []
-    for text in read("course/README.md").split("\n### ")[1:]:
-        title, points, write, command, mistakes = re.match(PART, text).groups()
-        found = re.findall(r"(.+?)\s+in\s+`(\w+\.py)`", write, re.DOTALL)
-        files = {file: re.findall("`(.+?)`", names) for names, file in found}
-        question = text.partition("**Question.** ")[2].split("\n\n")[0].strip()
-        parts.append(Part(title, int(points), files, command, " ".join(mistakes.split()), question))
+    for section in read("course/README.md").split("\n## "):
+        for text in section.split("\n### ")[1:]:
+            title, points, write, command, mistakes = re.match(PART, text).groups()
+            found = re.findall(r"(.+?)\s+in\s+`(\w+\.py)`", write, re.DOTALL)
+            files = {file: re.findall("`(.+?)`", names) for names, file in found}
+            mistakes = " ".join(mistakes.split())
+            question = text.partition("**Question.** ")[2].split("\n\n")[0].strip()
+            week = section[5:6]  # of Week 1
+            parts.append(Part(title, int(points), files, command, mistakes, question, week))
     return [part for part in parts if part.title.split(".")[0] not in without]
 
 
@@ -134,7 +137,8 @@ def main() -> None:
         if sources[file] == before:
             print(f"{name} is blank already.", file=sys.stderr)
     page = read("course/README.md")
-    note = NOTE.format(", ".join(options.without))
+    left = [part.points for part in assignment(options.without) if part.points]
+    note = NOTE.format(", ".join(options.without), sum(left), 3 * len(left))
     if options.all and options.without and note not in page:
         sources["course/README.md"] = page.replace("\n", note, 1)
     changed = {file: source for file, source in sources.items() if source != read(file)}

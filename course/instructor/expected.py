@@ -9,33 +9,50 @@ from test_grpo import FORMULAS, standardised, verifree_at
 def expected(first: str) -> list[str]:
     """Lines with the student's group, k and R, and the numbers of questions 2, 3, 4, 6, 7 and 9.
 
-    first: the first line of answers.md, which has the student's number.
+    first: the first line of answers.md with the student's number, whose last three digits count.
     """
     digits = "".join(x for x in first if x.isdecimal())
-    if not 0 < len(digits) <= 3:
-        return [f"No number of three digits is in the first line: {first}"]
-    S = int(digits)
+    if not digits:
+        return [f"No number is in the first line: {first}"]
+    S = int(digits[-3:])
     group = f"{S % 254 + 1:08b}"
     k = group.count("1")
     R = 1.3 + S % 50 / 100
     r = [1.0] * k + [0.0] * (8 - k)  # in another order: the first is correct, the last is not
     lines = [f"number {S}, group {group}, k = {k}, R = {R:.2f}, 1/R = {1 / R:.3f}"]
-    lines.append(f"2  sigma {math.sqrt(k * (8 - k)) / 8:.3f} with G")
     for name, factor in (("G", 1), ("G - 1, eight", 7 / 8), ("G - 1, sixteen", 15 / 16)):
+        sigma = math.sqrt(k * (8 - k) / factor) / 8
         correct, incorrect = (math.sqrt(factor) * standardised(r, i) for i in (0, 7))
-        lines.append(f"2  with {name}: correct {correct:+.3f}, incorrect {incorrect:+.3f}")
+        numbers = f"sigma {sigma:.3f}, correct {correct:+.3f}, incorrect {incorrect:+.3f}"
+        lines.append(f"2  with {name}: {numbers}")
     for name in ("reinforce", "dr_grpo", "rloo"):
         before, after = (FORMULAS[name](SimpleNamespace(r=x), 0, 0) for x in (r, r + [0.0]))
         lines.append(f"3  {name}, correct: {before:.3f} before, {after:.3f} after")
-    lines.append(f"4  A = 1: ratio {R:.2f} no gradient, min 1.2; ratio {1 / R:.3f} a gradient")
-    lines.append(f"4  A = -1: ratio {R:.2f} a gradient; ratio {1 / R:.3f} no gradient, min -0.8")
+    few = 1 if k > 1 else 2  # question 3 (d)
+    for name in ("dr_grpo", "rloo"):
+        x = SimpleNamespace(r=[1.0] * few + [0.0] * (8 - few))
+        before = FORMULAS[name](x, 0, 0)
+        x.r.append(0.0)
+        after = FORMULAS[name](x, 0, 0)
+        lines.append(f"3  {name}, if {few} were correct: {before:.3f} before, {after:.3f} after")
+    for A, ratio in ((1, R), (1, 1 / R), (-1, R), (-1, 1 / R)):
+        clipped = min(max(ratio, 0.8), 1.2) * A
+        lowest = min(ratio * A, clipped)
+        moves = "no" if lowest == clipped else "a"
+        lines.append(
+            f"4  A = {A}, ratio {ratio:.3f}: min {lowest:.3f}, {moves} gradient; clipped {clipped}"
+        )
     a, b = 2 + S % 7, 7 + S % 7
     lines.append(f"6  a = {a}, b = {b}: right 1/{2 * a + 2 * b}, wrong 1/{2 * a} and 1/{2 * b}")
     sums = [sum(standardised(r + [x], i) for i in range(8)) for x in (1.0, 0.0)]
     lines.append(f"7  sum with an imagined 1: {sums[0]:+.3f}, with an imagined 0: {sums[1]:+.3f}")
+    lines.append(
+        f"7  all correct, with an imagined 0: {standardised([1.0] * 8 + [0.0], 0):+.3f} each"
+    )
     L = [[0.0, math.log(0.9 if x else 0.1)] for x in r]
     x = SimpleNamespace(logprobs=L, end=[[False, True]] * 8)
     for i, name in ((0, "L = 0.9"), (7, "L = 0.1")):
         reasoning, answer = (verifree_at(x, i, t) for t in (0, 1))
         lines.append(f"9  {name}: reasoning {reasoning:+.3f}, true answer {answer:+.3f}")
+        lines[-1] += f", with a baseline {reasoning:+.3f}"
     return lines
