@@ -78,7 +78,6 @@ for power in range(3):
     TABLE[power] = EPS / 10**power
 TABLE.setdefault("letters", ascii_letters)
 VARIANTS = {}
-centre.__doc__ = "mine"
 
 
 def spread(r: Tensor, eps=EPS):
@@ -104,9 +103,9 @@ def test_a_students_own_statements_are_taken_in_their_order(student):
     assert names["EPS"] == pytest.approx(1e-6) and names["TABLE"][2] == pytest.approx(1e-8)
     assert names["TABLE"]["letters"].startswith("abc") and "arange" in names
     assert names["LATE"][0].shape == (3, 3)  # it needs what is defined above it
-    assert "nthr" in names["VARIANTS"] and names["centre"].__doc__ != "mine"
+    assert "nthr" in names["VARIANTS"]
     assert names["with_advantages"].__code__.co_consts != (None, 1, 0)
-    assert {*notes["refused"]} >= {"VARIANTS", "centre", "with_advantages"}
+    assert {*notes["refused"]} >= {"VARIANTS", "with_advantages"}
     assert not {*notes["refused"]} & {"EPS", "TABLE", "Tensor", "spread", "torch"}
 
 

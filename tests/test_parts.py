@@ -37,6 +37,24 @@ def test_verifree_pushes_nothing_where_the_mean_is_above_0_999():
         assert A[1].all(), f"{form}: {means}, and the second gets {A[1].flatten().tolist()}"
 
 
+@pytest.mark.parametrize("eta", [0.0, 0.25, None])
+def test_nthr_pushes_a_spared_token_by_eta(eta):
+    """An eta that is given is ignored. Or a group with as many incorrect as correct responses does
+    not get eta = 0. This is the example in the docstring of nthr.
+    """
+    x = random_rollout([[1, 0]], T=2)
+    x.mask[:] = True
+    x.tokens = torch.tensor([[[0, 2], [0, 1]]])
+    x.hidden[:] = 1.0
+    x.probs[:] = 0.0
+    x.probs[..., :3] = torch.tensor([[0.2, 0.4, 0.4], [0.1, 0.3, 0.6]])
+    close(
+        advantages.nthr_scores(x)[0] / 6, torch.tensor([[0.84, 0.14], [0.84, -0.56]]).double(), 1e-6
+    )
+    expected = torch.tensor([[[1.0, 1.0], [-(eta or 0.0), -1.0]]], dtype=torch.float64)
+    close(advantages.nthr(x, eta).expand(1, 2, 2), expected, 1e-5)
+
+
 def steps_only(options, monkeypatch):
     """Compares an update with its steps by hand, except the numbers that it returns."""
     lenient = SimpleNamespace(MonkeyPatch=pytest.MonkeyPatch, approx=lambda *given, **more: ANY)
@@ -44,9 +62,14 @@ def steps_only(options, monkeypatch):
     test_grpo.test_update_equals_its_steps_by_hand(options)
 
 
-@pytest.mark.parametrize("options", [x for x in CASES if "kl" not in x], ids=str)
+WITHOUT = [options for options in CASES if "kl" not in options]
+
+
+@pytest.mark.parametrize("options", WITHOUT, ids=str)
 def test_update_without_a_kl_term_makes_these_steps(options, monkeypatch):
-    """The update is wrong without the KL term: its weights, groups, clip or norm limit."""
+    """The update is wrong without the KL term: the weights of its tokens, the groups that it reads,
+    the policy that sampled, the sign, the clip, or the norm limit.
+    """
     steps_only(options, monkeypatch)
 
 
@@ -54,3 +77,11 @@ def test_update_without_a_kl_term_makes_these_steps(options, monkeypatch):
 def test_update_with_a_kl_term_makes_these_steps(options, monkeypatch):
     """The KL term is wrong: its two policies, its weights, or the groups that are read with it."""
     steps_only(options, monkeypatch)
+
+
+@pytest.mark.parametrize("options", WITHOUT, ids=str)
+def test_update_returns_these_numbers(options):
+    """The metrics are wrong: they are divided by other weights, a true answer counts, or the loss is
+    that of one mini-batch. If the steps are wrong, so are the metrics.
+    """
+    test_grpo.test_update_equals_its_steps_by_hand(options)

@@ -99,55 +99,28 @@ def compared(function):
     return called
 
 
-def root(node: ast.AST) -> str:
-    """The name that an expression such as TABLE[2].rows begins with."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return getattr(node, "id", "")
-
-
-def changes(statement: ast.stmt, defined: set[str]) -> set[str]:
-    """The names that a statement binds, and those of defined whose values it changes."""
-    names = {*bound(statement)}
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        return names
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            node = node.value.func  # TABLE.clear()
-        elif not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
-            continue
-        names |= {root(node)} & defined - {getattr(node, "id", "")}
-    return names
-
-
 def merge(mine: list[ast.stmt], theirs: list[ast.stmt]) -> list[str]:
     """Puts a student's own statements among the project's, in the student's order.
 
-    What would change something of the project's is left out, and its names are returned.
+    What binds a name that the project's file has is left out, and these names are returned.
     """
     place = {name: i for i, statement in enumerate(mine) for name in bound(statement)}
-    imports = (ast.Import, ast.ImportFrom)
-    defined = {name for name, i in place.items() if not isinstance(mine[i], imports)}
     same = {plain(statement) for statement in mine}
     after = {i: [statement] for i, statement in enumerate(mine)}
     last = 0  # behind which of the project's statements the next one comes
     refused = []
     for statement in theirs:
-        names = changes(statement, defined)
-        taken = names & place.keys()
+        taken = sorted({*bound(statement)} & place.keys())
         last = max([last, *(place[name] for name in taken)])
-        if isinstance(statement, imports):
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
             news = [x for x in statement.names if (x.asname or x.name.split(".")[0]) not in place]
             if not news:
                 continue
-            statement.names = news
-            taken = ()
+            statement.names, taken = news, []
         if plain(statement) in same:
             continue
-        if taken:
-            refused += sorted(taken)
-        else:
-            after[last].append(statement)
+        refused += taken
+        after[last] += [] if taken else [statement]
     mine[:] = sum(after.values(), [])
     return refused
 

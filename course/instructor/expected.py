@@ -20,21 +20,21 @@ def expected(first: str) -> list[str]:
     R = 1.3 + S % 50 / 100
     r = [1.0] * k + [0.0] * (8 - k)  # in another order: the first is correct, the last is not
     lines = [f"number {S}, group {group}, k = {k}, R = {R:.2f}, 1/R = {1 / R:.3f}"]
-    for name, factor in (("G", 1), ("G - 1, eight", 7 / 8), ("G - 1, sixteen", 15 / 16)):
+    for name, factor in (
+        ("G, eight or sixteen", 1),
+        ("G - 1, eight", 7 / 8),
+        ("G - 1, sixteen", 15 / 16),
+    ):
         sigma = math.sqrt(k * (8 - k) / factor) / 8
         correct, incorrect = (math.sqrt(factor) * standardised(r, i) for i in (0, 7))
-        numbers = f"sigma {sigma:.3f}, correct {correct:+.3f}, incorrect {incorrect:+.3f}"
-        lines.append(f"2  with {name}: {numbers}")
-    for name in ("reinforce", "dr_grpo", "rloo"):
-        before, after = (FORMULAS[name](SimpleNamespace(r=x), 0, 0) for x in (r, r + [0.0]))
-        lines.append(f"3  {name}, correct: {before:.3f} before, {after:.3f} after")
+        line = f"2  with {name}: sigma {sigma:.3f}, correct"
+        lines.append(f"{line} {correct:+.3f}, incorrect {incorrect:+.3f}")
     few = 1 if k > 1 else 2  # question 3 (d)
-    for name in ("dr_grpo", "rloo"):
-        x = SimpleNamespace(r=[1.0] * few + [0.0] * (8 - few))
-        before = FORMULAS[name](x, 0, 0)
-        x.r.append(0.0)
-        after = FORMULAS[name](x, 0, 0)
-        lines.append(f"3  {name}, if {few} were correct: {before:.3f} before, {after:.3f} after")
+    for n, names in ((k, ("reinforce", "dr_grpo", "rloo")), (few, ("dr_grpo", "rloo"))):
+        group = [1.0] * n + [0.0] * (8 - n)
+        for name in names:
+            one, other = (FORMULAS[name](SimpleNamespace(r=x), 0, 0) for x in (group, group + [0]))
+            lines.append(f"3  {name}, {n} correct: {one:.3f} before, {other:.3f} after")
     for A, ratio in ((1, R), (1, 1 / R), (-1, R), (-1, 1 / R)):
         clipped = min(max(ratio, 0.8), 1.2) * A
         lowest = min(ratio * A, clipped)

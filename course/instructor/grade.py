@@ -11,7 +11,7 @@ With --expected it prints the numbers that each student's answers should have.
 
 A check gives its points if all tests pass that pass with the project's own code. A test that is
 skipped or not reached has not passed. If one fails, each function is tried without the student's
-others, and loses the points of each group of tests that fails with it (points.py). The two versions
+others, and loses the points of each group of tests that fails with it (groups). The two versions
 of a formula cannot call each other. A check runs in a copy of the project, in a separate process,
 for --limit seconds at most, with limited memory and without its output. This protects your files
 and the points of the other students from accidents. It does not protect your machine from intent,
@@ -26,6 +26,7 @@ import random
 import re
 import sys
 from argparse import SUPPRESS, ArgumentParser
+from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import fill
@@ -35,9 +36,26 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 from checks import Found, check  # noqa: E402
-from points import Group, groups  # noqa: E402
 from submissions import located, students, written  # noqa: E402
 from course.blank import WITHOUT, Part, assignment, read  # noqa: E402
+
+
+Group = namedtuple("Group", "function points words tests")  # points of a function for these tests
+
+
+def groups(part: Part, file: str, tests: list[str]) -> list[Group]:
+    """What the points of a file are given for: the table of the page, else the functions alike.
+
+    tests: all that pass with the project's code.
+    """
+    rows = re.findall(r"\n\| `(\w+)` \| (\d) \| (.+?) \| `(.+)` \|", read("course/README.md"))
+    found = []
+    for name in part.files[file]:
+        equal = part.points / len(part.files) / len(part.files[file])
+        for _, points, words, which in [x for x in rows if x[0] == name] or [("", equal, "", "_")]:
+            counted = [test for test in tests if any(x in test for x in which.split())]
+            found.append(Group(name, float(points), words, counted))
+    return found
 
 
 def graded(part: Part, theirs: Path, limit: int, tests: list[str]) -> Found:
