@@ -19,6 +19,7 @@ sys.path.insert(0, str(GRADE.parent))
 import checks  # noqa: E402
 import grade  # noqa: E402
 import submissions  # noqa: E402
+import talk  # noqa: E402
 from course.blank import assignment, blanked, locate, read  # noqa: E402
 
 
@@ -436,6 +437,75 @@ def test_the_two_versions_of_a_formula_do_not_call_each_other(student, form):
     part = assignment()[2]
     found = grade.graded(part, student / "test_grpo.py", 600, grade.passing(part, 600))
     assert "calls rloo, which it is compared with" in str(found.failed)
+
+
+def test_a_place_for_a_mistake_is_where_the_source_has_it(student):
+    """A column is counted in letters and not in bytes, or the changed file does not parse."""
+    edit(
+        student / "grpo.py",
+        "    d = logprobs - old_logprobs",
+        "    é = 'ééé'; d = logprobs - old_logprobs",
+    )
+    kinds = set()
+    for part in assignment():
+        for file, names in part.files.items():
+            source = read(student / file)
+            for name in names:
+                held, place = locate(ast.parse(source), name)
+                for begin, end, new, kind in talk.mistakes(source, held[place]):
+                    changed = source[:begin] + new + source[end:]
+                    there, index = locate(ast.parse(changed), name)
+                    assert ast.dump(there[index]) != ast.dump(held[place]), (name, new)
+                    kinds.add(kind)
+    assert len(kinds) == 3
+
+
+def test_a_mistake_is_kept_only_if_tests_fail_with_it(student, monkeypatch):
+    """A mistake that changes nothing is asked for, or the student's own is taken for it."""
+    text = read(student / "grpo.py").replace("return d.expm1() - d", "return d - d.expm1()")
+    (student / "grpo.py").write_text(text, encoding="utf-8")
+    tried = []
+
+    def graded(part, path, limit, tests):
+        tried.append((*part.files.values(), read(path)))
+        wrong = read(path) != read(student / path.name) and len(tried) > 4
+        wrong = wrong or part.files == {"advantages.py": ["nthr"]}
+        return checks.Found([], {"test_a": "why"} if wrong else {}, {})
+
+    monkeypatch.setattr(talk, "graded", graded)
+    monkeypatch.setattr(talk, "passing", lambda *_: ["test_a"])
+    files = dict.fromkeys("1234", student)
+    part, where, shown = talk.spoilt(files, assignment(), talk.random.Random(0))
+    assert "These tests fail: test_a." in where and len(tried) >= 5
+    number, new, file = re.match(r".+ in line (\d+) of (.+?): `(.+)` was", where).group(1, 3, 2)
+    line = [x for x in shown.splitlines() if x.split()[0] == number]
+    assert (
+        len(line) == 1 and new in line[0] and line[0][6:] not in read(student / file).splitlines()
+    )
+    assert [*part.files].count(file) == 1 and ["nthr"] != tried[-1][0]
+    for path in student.glob("*.py"):
+        path.unlink()
+    with pytest.raises(LookupError, match="third question"):
+        talk.spoilt(files, assignment(), talk.random.Random(0))
+
+
+def test_every_part_has_questions_for_the_talk(student, monkeypatch, capsys, tmp_path):
+    """A question without a reply, a part without questions, or two questions of one part."""
+    page = read(ROOT / "course/instructor/talk-questions.md")
+    sections = page.split("\n## ")[1:]
+    assert [x.splitlines()[0] for x in sections] == [part.title for part in assignment()]
+    for section in sections:
+        questions = section.split("\n- ")[1:]
+        assert len(questions) >= 2 and all(x.count("?") and x.count("*") == 2 for x in questions)
+    monkeypatch.setattr(talk, "graded", lambda *_: checks.Found([], {"test_a": ""}, {}))
+    monkeypatch.setattr(talk, "passing", lambda *_: ["test_a"])
+    monkeypatch.setattr(
+        sys, "argv", ["talk.py", str(student), "--draw", "a", "--out", str(tmp_path)]
+    )
+    talk.main()
+    out = capsys.readouterr().out
+    asked = [[question.split("*")[0] in out for question in x.split("\n- ")[1:]] for x in sections]
+    assert sum(map(any, asked)) == 3 == sum(map(sum, asked)) and "third question" in out
 
 
 def test_each_part_is_taken_from_its_week(student, monkeypatch, capsys):

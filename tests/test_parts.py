@@ -81,7 +81,7 @@ def test_update_with_a_kl_term_makes_these_steps(options, monkeypatch):
 
 @pytest.mark.parametrize("options", WITHOUT, ids=str)
 def test_update_returns_these_numbers(options):
-    """The metrics are wrong: they are divided by other weights, a true answer counts, or the loss is
-    that of one mini-batch. If the steps are wrong, so are the metrics.
+    """The metrics are wrong: they are divided by other weights, a true answer counts, or the loss
+    is that of one mini-batch. If the steps are wrong, so are the metrics.
     """
     test_grpo.test_update_equals_its_steps_by_hand(options)

@@ -6,7 +6,8 @@ the top of this file. Everything else is the project's code, so a mistake costs 
 If a test fails, the program prints its docstring, what its assertion says, the number that differs,
 and the usual mistakes of the part. The last column of the table names functions that are the
 project's, except for docstrings and names. They keep their points: it is you who asks about them.
-With --draw WORD it draws two questions for each student and prints the answers in place of grading.
+With --draw WORD it draws two questions for each student and prints the answers in place of grading,
+and what was handed in for week 4.
 With --expected it prints the numbers that each student's answers should have.
 
 A check gives its points if all tests pass that pass with the project's own code. A test that is
@@ -138,6 +139,10 @@ def draw(name: str, files: dict[str, Path], parts: list[Part], word: str) -> Non
         answer = answers.get(n, f"Nothing is below a heading ## {n}.").strip()
         print(f"{name} ({first}): {numbered[n].title}\n\n{numbered[n].question}")
         print(f"\nA full answer: {rubric[n]}\n\nThe answer: {answer}\n", "-" * 98, sep="\n")
+    if "4" in files:
+        print(
+            f"{name}: Week 4{written(files['4'])[1].partition('## Week 4')[2]}", "-" * 98, sep="\n"
+        )
 
 
 def main() -> None:
@@ -160,8 +165,7 @@ def main() -> None:
     sys.stdout.reconfigure(errors="backslashreplace")  # a console that lacks letters of a name
     if not folders:
         sys.exit(pytest.main(["-q", "tests/wrong_solutions.py"]))
-    every = [part for part in assignment(options.without) if part.points]
-    names, parts = students(folders, every)
+    names, parts = students(folders, assignment(options.without))
     titles = [f"{part.title} ({part.points})" for part in parts]
     rows = [["name", "code", *titles, "as in the project"]]
     with ThreadPoolExecutor(os.cpu_count()) as pool:

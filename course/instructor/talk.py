@@ -50,7 +50,8 @@ def mistakes(source: str, function: ast.AST):
             for axis in [node for node in values if ast.unparse(node) in AXES]:
                 yield begin(axis), end(axis), AXES[ast.unparse(axis)], "another axis or number"
             method = isinstance(x.func, ast.Attribute) and ast.unparse(x.func.value) not in MODULES
-            for kept in [x.func.value] if method else x.args[:1]:
+            plain = [node for node in x.args[:1] if not isinstance(node, ast.Starred)]
+            for kept in [x.func.value] if method else plain:
                 yield begin(x), end(x), ast.get_source_segment(source, kept), "a dropped call"
 
 
@@ -105,7 +106,7 @@ def main() -> None:
     os.chdir(ROOT)
     page = read("course/instructor/talk-questions.md")
     asked = dict(re.findall(r"(?ms)^## (\d+)\. .+?\n\n(.+?)(?=^## |\Z)", page))
-    names, parts = students(folders, [x for x in assignment(options.without) if x.points])
+    names, parts = students(folders, assignment(options.without))
     for name, weeks in names.items():
         rng = random.Random(options.draw + name)
         try:
