@@ -49,10 +49,12 @@ def mistakes(source: str, function: ast.AST):
             values = [*x.args, *(keyword.value for keyword in x.keywords)]
             for axis in [node for node in values if ast.unparse(node) in AXES]:
                 yield begin(axis), end(axis), AXES[ast.unparse(axis)], "another axis or number"
-            method = isinstance(x.func, ast.Attribute) and ast.unparse(x.func.value) not in MODULES
-            plain = [node for node in x.args[:1] if not isinstance(node, ast.Starred)]
-            for kept in [x.func.value] if method else plain:
-                yield begin(x), end(x), ast.get_source_segment(source, kept), "a dropped call"
+            if isinstance(x.func, ast.Attribute) and ast.unparse(x.func.value) not in MODULES:
+                stop = end(x.func) - len(x.func.attr) - 1  # without .mean
+                yield begin(x), end(x), source[begin(x) : stop], "a dropped call"
+            elif x.args and not isinstance(x.args[0], ast.Starred):
+                kept = ast.get_source_segment(source, x.args[0])
+                yield begin(x), end(x), f"({kept})", "a dropped call"
 
 
 def handed_in(files: dict[str, Path], parts: list[Part]):
