@@ -385,19 +385,19 @@ def test_each_function_and_group_of_tests_has_a_share(student, monkeypatch):
 
     def check(command, limit, theirs, names):
         tried.append(names)
-        right = checks.Found(["a test"], {}, {})
-        return checks.Found([], {"a test": "it fails"}, {}) if "rloo" in names else right
+        right = checks.Found(["a_test"], {}, {})
+        return checks.Found([], {"a_test": "it fails"}, {}) if "rloo" in names else right
 
     monkeypatch.setattr(grade, "check", check)
-    found, lost = grade.shared(part, student / "advantages.py", 60, ["a test"])
-    assert found.failed == {"a test": "it fails"}
+    found, lost = grade.shared(part, student / "advantages.py", 60, ["a_test"])
+    assert found.failed == {"a_test": "it fails"}
     assert [(x.function, x.points) for x in lost] == [("rloo", 1.0)]
     assert tried == [["reinforce", "dr_grpo", "rloo"], ["reinforce"], ["dr_grpo"], ["rloo"]]
     tried.clear()
-    assert grade.shared(part, student / "test_grpo.py", 60, ["a test"])[1] == []
+    assert grade.shared(part, student / "test_grpo.py", 60, ["a_test"])[1] == []
     ended = checks.Found([], {"No result": "an endless loop"}, {})
     monkeypatch.setattr(grade, "check", lambda *_, **names: tried.append(names) or ended)
-    found, lost = grade.shared(part, student / "advantages.py", 60, ["a test"])
+    found, lost = grade.shared(part, student / "advantages.py", 60, ["a_test"])
     assert found == ended and sum(x.points for x in lost) == 3
     assert len(tried) == 2
 
