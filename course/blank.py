@@ -4,9 +4,9 @@ The body of a function becomes `raise NotImplementedError`; its signature and do
 part that begins with loops the docstring also goes, because it shows the formula. In policy_loss
 the lines of the loss types gspo and cispo stay as well. `FORMULAS.rloo` means the entry "rloo" of
 the table FORMULAS, which is removed. The program prints the commands that check what you write.
-With --all it blanks the whole assignment, course/README.md, except the extra part. With --all
---without 8 it leaves part 8 written, and a note at the top of the page says so. Run it in a copy of
-the project. It refuses to overwrite a file that is not committed as it is.
+With --all it blanks the whole assignment, course/README.md. With --all --without 8 it leaves part 8
+written, and a note at the top of the page says so. Run it in a copy of the project. It refuses to
+overwrite a file that is not committed as it is.
 """
 
 import ast
@@ -19,13 +19,13 @@ from subprocess import run
 from symtable import symtable
 
 
-# A part of the page. files: file -> functions to write there. points: 0 for an extra part
-Part = namedtuple("Part", "title points files command mistakes question")
+# A part of the page. files: file -> functions to write there
+Part = namedtuple("Part", "title points files command mistakes question week")
 PART = r"(?s)(.+?) \((\d+) p.+?Write\S+ (.+?)\n\n.+?(python -m pytest.+?)\n.+?mistakes\S+ (.+?)\n\n"
 NOTE = """
 
 **Skip these parts, because they are already solved in this copy: {}.** Their points and their
-questions do not count, so you can reach fewer than 70 and 30 points.
+questions do not count, so you can reach {} points for code and {} for answers and week 4.
 """
 WITHOUT = {"action": "append", "default": [], "metavar": "PART", "choices": [*"123456789", "10"]}
 
@@ -37,12 +37,15 @@ def read(path: Path | str) -> str:
 def assignment(without: list[str] = []) -> list[Part]:
     """The parts of the page, except those with these numbers."""
     parts = []
-    for text in read("course/README.md").split("\n### ")[1:]:
-        title, points, write, command, mistakes = re.match(PART, text).groups()
-        found = re.findall(r"(.+?)\s+in\s+`(\w+\.py)`", write, re.DOTALL)
-        files = {file: re.findall("`(.+?)`", names) for names, file in found}
-        question = text.partition("**Question.** ")[2].split("\n\n")[0].strip()
-        parts.append(Part(title, int(points), files, command, " ".join(mistakes.split()), question))
+    for section in read("course/README.md").split("\n## "):
+        for text in section.split("\n### ")[1:]:
+            title, points, write, command, mistakes = re.match(PART, text).groups()
+            found = re.findall(r"(.+?)\s+in\s+`(\w+\.py)`", write, re.DOTALL)
+            files = {file: re.findall("`(.+?)`", names) for names, file in found}
+            mistakes = " ".join(mistakes.split())
+            question = text.partition("**Question.** ")[2].split("\n\n")[0].strip()
+            week = section[5:6]  # of Week 1
+            parts.append(Part(title, int(points), files, command, mistakes, question, week))
     return [part for part in parts if part.title.split(".")[0] not in without]
 
 
@@ -112,13 +115,13 @@ def is_committed(file: str) -> bool:
 def main() -> None:
     parser = ArgumentParser("course.blank", SUPPRESS, __doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="a function of the assignment")
-    parser.add_argument("--all", action="store_true", help="all its functions, no extra part")
+    parser.add_argument("--all", action="store_true", help="all functions of the assignment")
     parser.add_argument("--without", help="with --all, leave this part written", **WITHOUT)
     parser.add_argument("--force", action="store_true", help="even if changes are lost")
     options = parser.parse_args()
     files = [(part, file) for part in assignment(options.without) for file in part.files]
     where = {name: (part, file) for part, file in files for name in part.files[file]}
-    names = [x for x in where if x in options.names or options.all and where[x][0].points]
+    names = [x for x in where if x in options.names or options.all]
     if not names or set(options.names) - set(where):
         parser.error(f"allowed are --all and {', '.join(where)}")
     sources = {}  # file -> what it will be: nothing is written before everything is known
@@ -134,7 +137,8 @@ def main() -> None:
         if sources[file] == before:
             print(f"{name} is blank already.", file=sys.stderr)
     page = read("course/README.md")
-    note = NOTE.format(", ".join(options.without))
+    left = [part.points for part in assignment(options.without)]
+    note = NOTE.format(", ".join(options.without), sum(left), 3 * len(left))
     if options.all and options.without and note not in page:
         sources["course/README.md"] = page.replace("\n", note, 1)
     changed = {file: source for file, source in sources.items() if source != read(file)}

@@ -48,6 +48,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+import tasks
 from studies import pictures
 from studies.analysis import Effect, effects, words_about_noise
 from studies.common import cells, matching, options, publish, read_rows, side_by_side, write_rows
@@ -154,7 +155,7 @@ def beside_grpo(args, flags: str) -> None:
 
 
 def main() -> None:
-    parser = options(__doc__, FIRST, (*TASKS, "sum"))
+    parser = options(__doc__, FIRST, tuple(tasks.TASKS))  # a task of one's own as well
     parser.set_defaults(tasks=None, seeds=None)
     parser.add_argument("--set", nargs="+", choices=SETS, default=[], help="sets of runs")
     parser.add_argument("--verify", nargs=3, metavar=("TASK", "VARIANT", "SEED"))

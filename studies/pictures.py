@@ -103,7 +103,7 @@ def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
     with picture(path, len(tasks), **size) as axes:
         for ax, task in zip(axes[0], tasks):
             ax.axvline(0, color="black", linewidth=1)
-            ax.set(title=EXAMPLES[task], xlim=(-LIMIT, LIMIT), xlabel="points above grpo")
+            ax.set(title=EXAMPLES.get(task, task), xlim=(-LIMIT, LIMIT), xlabel="points above grpo")
             ax.set_xticks([-10, -5, 0, 5, 10])
             if any(of == task for of, _ in run_times()):
                 ax.text(1.03, len(names) - 0.4, "time", transform=ax.get_yaxis_transform())

@@ -3,6 +3,7 @@
 import ast
 import csv
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -17,7 +18,9 @@ GRADE = ROOT / "course" / "instructor" / "grade.py"
 sys.path.insert(0, str(GRADE.parent))
 import checks  # noqa: E402
 import grade  # noqa: E402
-from course.blank import assignment, blanked, bound, locate, read  # noqa: E402
+import submissions  # noqa: E402
+import talk  # noqa: E402
+from course.blank import assignment, blanked, locate, read  # noqa: E402
 
 
 @pytest.fixture
@@ -48,8 +51,8 @@ def test_a_slip_is_in_the_checks_of_its_own_part_only(student, monkeypatch):
     seen = []
 
     def check(command, limit, theirs, names):
-        seen.append(checks.combined(theirs, names))
-        return [], {}
+        seen.append(checks.combined(theirs, names)[0])
+        return checks.Found([], {}, {})
 
     monkeypatch.setattr(grade, "check", check)
     slips = []
@@ -64,26 +67,74 @@ def test_a_slip_is_in_the_checks_of_its_own_part_only(student, monkeypatch):
     assert slips == [("2", "standardised"), ("2", "standardise")]
 
 
-def test_helpers_and_imports_of_a_student_are_taken(student):
-    """A good solution with a new function or a new import gets nothing."""
+OWN = """
+import math as m
+from string import *
+from torch import Tensor, arange
+
+EPS = m.pow(10, -5)
+EPS *= 0.1
+TABLE = {}
+for power in range(3):
+    TABLE[power] = EPS / 10**power
+TABLE.setdefault("letters", ascii_letters)
+VARIANTS = {}
+
+
+def spread(r: Tensor, eps=EPS):
+    return r.std(1) + TABLE[0]
+
+
+def with_advantages(rollout, variant):
+    return 1 / 0
+"""
+
+
+def test_a_students_own_statements_are_taken_in_their_order(student):
+    """A good solution whose helper needs a constant that is changed, a table that is filled later,
+    or a star import gets nothing. Or what the project's file has is changed by a student's.
+    """
     mine = student / "advantages.py"
-    more = "import math as m\n\nboom = 1 / 0\nEPS = m.pow(10, -6)\n\n\n"
-    more += "def spread(r: Tensor, eps=EPS):\n    return r.std(1) + eps\n\n\n"
-    edit(mine, "def centre(", more + "def centre(")
+    edit(mine, "def centre(", f"{OWN}\n\ndef centre(")
     edit(mine, "(rewards.std(1, correction=0, keepdim=True) + 1e-6)", "spread(rewards)")
-    source = checks.combined(mine, ["standardise"])
-    tree = ast.parse(source)
-    names = [name for statement in tree.body for name in bound(statement)]
-    assert (
-        names.index("m") < names.index("EPS") < names.index("spread") < names.index("standardise")
-    )
-    assert "boom" not in names
-    mine = student / "test_grpo.py"
-    edit(mine, '"rloo": lambda x, i, t: ', '"rloo": lambda x, i, t: others(x) + ')
-    edit(mine, "FORMULAS = {", "def others(x):\n    return 0\n\n\nFORMULAS = {")
-    source = checks.combined(mine, ["FORMULAS.rloo"])
-    assert "others(x)" in code(source, "FORMULAS.rloo") and "def others(x)" in source
-    assert "def others" not in checks.combined(mine, ["FORMULAS.ngrpo"])
+    edit(mine, "def nthr(", "LATE = [centre(torch.eye(3))]\n\n\ndef nthr(")
+    source, notes = checks.combined(mine, ["standardise"])
+    names = {}
+    exec(compile(source, "advantages.py", "exec"), names)
+    assert names["EPS"] == pytest.approx(1e-6) and names["TABLE"][2] == pytest.approx(1e-8)
+    assert names["TABLE"]["letters"].startswith("abc") and "arange" in names
+    assert names["LATE"][0].shape == (3, 3)  # it needs what is defined above it
+    assert "nthr" in names["VARIANTS"]
+    assert names["with_advantages"].__code__.co_consts != (None, 1, 0)
+    assert {*notes["refused"]} >= {"VARIANTS", "with_advantages"}
+    assert not {*notes["refused"]} & {"EPS", "TABLE", "Tensor", "spread", "torch"}
+
+
+def test_a_students_own_methods_are_taken(student):
+    """A reward that calls a method which the student has added gets nothing."""
+    mine = student / "tasks.py"
+    more = "    def kept(self, text):\n        return text.split(MARKER)[1:]\n\n    def reward("
+    edit(mine, "    def reward(", more)
+    edit(mine, "float(response.split(MARKER)[1:] ==", "float(self.kept(response) ==")
+    edit(mine, "def coherent(self, problem: Problem", "def coherent(self, p, problem: Problem")
+    source, notes = checks.combined(mine, ["Task.reward"])
+    names = {}
+    exec(compile(source, "tasks.py", "exec"), names)
+    p = names["Problem"]("", "", "5", 1)
+    assert names["ADD"].reward(p, "#5") == 1.0 and "Task.coherent" in notes["refused"]
+
+
+def test_what_is_the_projects_is_listed_and_not_judged(student):
+    """A copy with other names is not seen, or a function of one line is called one."""
+    mine = student / "grpo.py"
+    edit(mine, "def policy_loss(", "def policy_loss(  # mine\n    ")
+    text = read(mine).replace("clipped < free", "b < free").replace("clipped =", "b =")
+    mine.write_text(text.replace("torch.min(free, clipped)", "torch.min(free, b)"))
+    edit(mine, "    lengths = mask.sum(", "    assert mask is not None\n    lengths = mask.sum(")
+    _, notes = checks.combined(mine, ["token_weights", "policy_loss"])
+    assert notes["same"] == ["policy_loss"]
+    _, notes = checks.combined(student / "advantages.py", ["reinforce", "dr_grpo", "rloo"])
+    assert notes["same"] == []
 
 
 def test_a_formula_may_stand_below_its_table(student):
@@ -92,7 +143,7 @@ def test_a_formula_may_stand_below_its_table(student):
     source = blanked(read(mine), "FORMULAS.rloo")
     later = "\n\ndef mine(x, i, t):\n    return 7\n\n\nFORMULAS['rloo'] = mine\n"
     mine.write_text(source + later, encoding="utf-8")
-    source = checks.combined(mine, ["FORMULAS.rloo"])
+    source, _ = checks.combined(mine, ["FORMULAS.rloo"])
     assert code(source, "FORMULAS.rloo") == "mine" and "return 7" in code(source, "mine")
 
 
@@ -128,7 +179,7 @@ def test_what_cannot_be_graded_is_one_line(student, old, new, said):
         path.mkdir()
     elif new == "a link":
         path.symlink_to(student / "nothing")
-    [(where, why)] = grade.graded(assignment()[0], path, 60, ["a test"]).items()
+    [(where, why)] = grade.graded(assignment()[0], path, 60, ["a test"]).failed.items()
     assert said in f"{where}: {why}" and "\n" not in why
 
 
@@ -161,24 +212,26 @@ def test_only_a_test_that_ran_and_passed_counts(student, verifier, code, said):
     """pytest.skip in a function gives its points, or an exit that says that all is well does."""
     part, expected = verifier
     answering(student / "tasks.py", code)
-    [(where, why)] = grade.graded(part, student / "tasks.py", 60, expected).items()
+    [(where, why)] = grade.graded(part, student / "tasks.py", 60, expected).failed.items()
     assert said in f"{where}: {why}"
 
 
 def test_all_tests_of_a_part_are_expected(student, monkeypatch):
     """A test that is not collected, or fails for no reason that is known, and costs nothing."""
     part = assignment()[0]
-    for passed, failed, found in (
+    for passed, failed, reasons in (
         (["a", "b"], {}, {}),
         (["a", "b", "c"], {"c": "a test of the student's own"}, {}),
         (["a"], {}, {"not passed": "1 of 2 tests were skipped or not reached."}),
         (["a"], {"b": "why"}, {"b": "why"}),
         ([], {}, {"not passed": "2 of 2 tests were skipped or not reached."}),
     ):
-        monkeypatch.setattr(grade, "check", lambda *_, **__: (passed, failed))
-        assert grade.graded(part, student / "tasks.py", 1, ["a", "b"]) == found
+        found = checks.Found(passed, failed, {})
+        monkeypatch.setattr(grade, "check", lambda *_, **__: found)  # noqa: B023
+        assert grade.graded(part, student / "tasks.py", 1, ["a", "b"]).failed == reasons
     for passed, failed in (([], {}), (["a"], {"b": "why"})):
-        monkeypatch.setattr(grade, "check", lambda *_, **__: (passed, failed))
+        found = checks.Found(passed, failed, {})
+        monkeypatch.setattr(grade, "check", lambda *_, **__: found)  # noqa: B023
         with pytest.raises(SystemExit, match="own code fails in 1"):
             grade.passing(part, 1)
 
@@ -197,7 +250,7 @@ def test_a_check_is_confined(student, verifier, tmp_path):
     """Gigabytes of output are kept; a runaway takes all memory or the disk; a process stays."""
     part, expected = verifier
     answering(student / "tasks.py", CONFINED)
-    assert grade.graded(part, student / "tasks.py", 60, expected) == {}
+    assert grade.graded(part, student / "tasks.py", 60, expected).failed == {}
     shutil.copy(ROOT / "tasks.py", student)
     alive = tmp_path / "alive"
     os.mkfifo(alive)
@@ -206,7 +259,7 @@ def test_a_check_is_confined(student, verifier, tmp_path):
         f"import subprocess\nsubprocess.Popen(['sleep', '7777'], stdout=open({str(alive)!r}, 'w'))"
     )
     answering(student / "tasks.py", started)
-    assert grade.graded(part, student / "tasks.py", 60, expected) == {}
+    assert grade.graded(part, student / "tasks.py", 60, expected).failed == {}
     select.select([reader], [], [], 60)  # until nobody can write: a killed process ends a bit later
     assert os.read(reader, 1) == b""  # nobody writes: an error says that somebody still could
     os.close(reader)
@@ -221,7 +274,7 @@ def test_a_check_has_files_of_the_project_only(tmp_path, verifier, monkeypatch):
     (tmp_path / "submissions" / "grpo.py").symlink_to(tmp_path / "nothing")
     monkeypatch.setattr(checks, "ROOT", tmp_path)
     part, expected = verifier
-    assert checks.check(part.command, 60) == [expected, {}]
+    assert checks.check(part.command, 60) == (expected, {}, {})
 
 
 def test_a_class_with_strays(student, tmp_path, monkeypatch, capsys):
@@ -246,10 +299,10 @@ def test_a_class_with_strays(student, tmp_path, monkeypatch, capsys):
         try:
             assert theirs is None or checks.combined(theirs, names)
         except SyntaxError as error:
-            return [], {"not checked": str(error)}
+            return checks.Found([], {"not checked": str(error)}, {})
         if theirs and "boris" in theirs.parts:
             raise OSError("this student's fault")
-        return ["a test"], {}
+        return checks.Found(["a test"], {}, {})
 
     monkeypatch.setattr(grade, "check", check)
     folders = [*map(str, (tmp_path / "class").iterdir())]
@@ -257,7 +310,7 @@ def test_a_class_with_strays(student, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["grade.py", *folders, "--table", str(table)])
     grade.main()
     head, anna = csv.reader(table.read_text().splitlines())
-    assert anna[:4] == ["anna", "53.0", "4.0", "3.0"] and len(anna) == len(head) == 12
+    assert anna[:4] == ["anna", "53.0", "4.0", "3.0"] and len(anna) == len(head) == 13
     out, err = capsys.readouterr()
     skipped = {line.split()[0] for line in err.splitlines()}
     assert skipped == {"roster.csv", "two", "nobody", "boris"}
@@ -280,7 +333,7 @@ def test_a_class_with_strays(student, tmp_path, monkeypatch, capsys):
 
 def test_the_old_table_or_the_new_one(student, tmp_path, monkeypatch):
     """A full disk leaves half of a table where a whole one was."""
-    monkeypatch.setattr(grade, "check", lambda *_, **__: (["a test"], {}))
+    monkeypatch.setattr(grade, "check", lambda *_, **__: checks.Found(["a test"], {}, {}))
     table = tmp_path / "marks.csv"
     table.write_text("last week's")
     monkeypatch.setattr(sys, "argv", ["grade.py", str(student), "--table", str(table)])
@@ -297,10 +350,10 @@ def test_namesakes_and_names_that_are_formulas(student, tmp_path, monkeypatch, c
     """Two students of one name that nobody can tell apart; a cell that a spreadsheet executes."""
     paths = [Path("/a/x/anna"), Path("/b/x/anna"), Path("/b/ben"), Path("/anna")]
     names = ["a/x/anna", "b/x/anna", "ben", "//anna"]
-    assert [*grade.short_names(paths).values()] == names
+    assert [*submissions.students(paths, assignment())[0]] == names
     monkeypatch.setattr(grade, "passing", lambda *_: [])
-    monkeypatch.setattr(grade, "grade", lambda *_: [1.0])
-    monkeypatch.setattr(grade, "located", lambda folder, _: folder)
+    monkeypatch.setattr(grade, "grade", lambda *_: [1.0, ""])
+    monkeypatch.setattr(grade, "located", lambda weeks, _: weeks)
     table = tmp_path / "marks.csv"
     folders = [tmp_path / name for name in ("s1/anna", "s2/anna", "=1+1", "-x")]
     monkeypatch.setattr(sys, "argv", ["grade.py", *map(str, folders), "--table", str(table)])
@@ -317,13 +370,13 @@ def test_every_part_has_a_question_and_a_rubric(student, capsys):
     """A question gets no rubric, or a rubric ends where its number should stand in a line."""
     for part in [part for part in assignment() if part.points]:
         number = part.title.split(".")[0]
-        grade.draw("anna", student, assignment()[:10], number)
+        grade.draw("anna", dict.fromkeys("1234", student), assignment()[:10], number)
         question, rubric = capsys.readouterr().out.split("A full answer: ")
         assert part.question in question and len(part.question) > 100
         assert f"Nothing is below a heading ## {number}." in rubric and len(rubric) > 100
 
 
-def test_each_function_has_a_share(student, monkeypatch):
+def test_each_function_and_group_of_tests_has_a_share(student, monkeypatch):
     """rloo is wrong for a group of one only, and three of six points are lost; or a wrong function
     costs nothing if another one is right.
     """
@@ -332,18 +385,150 @@ def test_each_function_has_a_share(student, monkeypatch):
 
     def check(command, limit, theirs, names):
         tried.append(names)
-        return ([], {"a test": "it fails"}) if "rloo" in names else (["a test"], {})
+        right = checks.Found(["a_test"], {}, {})
+        return checks.Found([], {"a_test": "it fails"}, {}) if "rloo" in names else right
 
     monkeypatch.setattr(grade, "check", check)
-    why, share = grade.shared(part, student / "advantages.py", 60, ["a test"])
-    assert why == {"a test": "it fails"} and share == 2 / 3
+    found, lost = grade.shared(part, student / "advantages.py", 60, ["a_test"])
+    assert found.failed == {"a_test": "it fails"}
+    assert [(x.function, x.points) for x in lost] == [("rloo", 1.0)]
     assert tried == [["reinforce", "dr_grpo", "rloo"], ["reinforce"], ["dr_grpo"], ["rloo"]]
     tried.clear()
-    assert grade.shared(part, student / "test_grpo.py", 60, ["a test"]) == ({}, 1.0)
-    ended = {"No result": "an endless loop"}
-    monkeypatch.setattr(grade, "check", lambda *_, **names: tried.append(names) or ([], ended))
-    assert grade.shared(part, student / "advantages.py", 60, ["a test"]) == (ended, 0.0)
+    assert grade.shared(part, student / "test_grpo.py", 60, ["a_test"])[1] == []
+    ended = checks.Found([], {"No result": "an endless loop"}, {})
+    monkeypatch.setattr(grade, "check", lambda *_, **names: tried.append(names) or ended)
+    found, lost = grade.shared(part, student / "advantages.py", 60, ["a_test"])
+    assert found == ended and sum(x.points for x in lost) == 3
     assert len(tried) == 2
+
+
+def test_the_clip_is_half_of_its_part(student):
+    """A loss that only keeps the clipped product gets 7.5 of 10 points."""
+    part = assignment()[3]
+    edit(student / "grpo.py", "torch.min(free, clipped)).sum()", "clipped).sum()")
+    tests = grade.passing(part, 600)
+    found, lost = grade.shared(part, student / "grpo.py", 600, tests)
+    assert sum(x.points for x in lost) >= 5
+    assert "Here: Obtained: -1.68 Expected: -1.0" in found.failed["test_clip_truth_table"]
+
+
+@pytest.mark.parametrize(
+    "form", ["test_grpo.FORMULAS['nthr'](x, i, t)", "test_grpo.nthr_at(x, i, t)"]
+)
+def test_the_two_versions_of_a_formula_do_not_call_each_other(student, form):
+    """nthr gets its points by calling what the tests compare it with, or a loop by its function."""
+    part = assignment()[7]
+    lines = (
+        f"    import test_grpo\n    return test_grpo.by_loops(rollout, lambda x, i, t: {form})\n"
+    )
+    edit(
+        student / "advantages.py",
+        "    s = nthr_scores(rollout)",
+        f"{lines}    s = nthr_scores(rollout)",
+    )
+    tests = grade.passing(part, 600)
+    found, lost = grade.shared(part, student / "advantages.py", 600, tests)
+    assert "which it is compared with" in str(found.failed)
+    assert [x.function for x in lost] == ["nthr", "nthr"]
+    x = "SimpleNamespace(rewards=torch.tensor([x.r]))"
+    loop = f'"rloo": lambda x, i, t: VARIANTS["rloo"]({x})[0][i],'
+    text = re.sub('"rloo": lambda.*', loop, read(student / "test_grpo.py"))
+    (student / "test_grpo.py").write_text(text, encoding="utf-8")
+    part = assignment()[2]
+    found = grade.graded(part, student / "test_grpo.py", 600, grade.passing(part, 600))
+    assert "calls rloo, which it is compared with" in str(found.failed)
+
+
+def test_a_place_for_a_mistake_is_where_the_source_has_it(student):
+    """A column is counted in letters and not in bytes, or the changed file does not parse."""
+    edit(
+        student / "grpo.py",
+        "    d = logprobs - old_logprobs",
+        "    é = 'ééé'; d = logprobs - old_logprobs",
+    )
+    kinds = set()
+    for part in assignment():
+        for file, names in part.files.items():
+            source = read(student / file)
+            for name in names:
+                held, place = locate(ast.parse(source), name)
+                for begin, end, new, kind in talk.mistakes(source, held[place]):
+                    changed = source[:begin] + new + source[end:]
+                    there, index = locate(ast.parse(changed), name)
+                    assert ast.dump(there[index]) != ast.dump(held[place]), (name, new)
+                    kinds.add(kind)
+    assert len(kinds) == 3
+
+
+def test_a_mistake_is_kept_only_if_tests_fail_with_it(student, monkeypatch):
+    """A mistake that changes nothing is asked for, or the student's own is taken for it."""
+    text = read(student / "grpo.py").replace("return d.expm1() - d", "return d - d.expm1()")
+    (student / "grpo.py").write_text(text, encoding="utf-8")
+    tried = []
+
+    def graded(part, path, limit, tests):
+        tried.append((*part.files.values(), read(path)))
+        wrong = read(path) != read(student / path.name) and len(tried) > 4
+        wrong = wrong or part.files == {"advantages.py": ["nthr"]}
+        return checks.Found([], {"test_a": "why"} if wrong else {}, {})
+
+    monkeypatch.setattr(talk, "graded", graded)
+    monkeypatch.setattr(talk, "passing", lambda *_: ["test_a"])
+    files = dict.fromkeys("1234", student)
+    part, where, shown = talk.spoilt(files, assignment(), talk.random.Random(0))
+    assert "These tests fail: test_a." in where and len(tried) >= 5
+    number, new, file = re.match(r".+ in line (\d+) of (.+?): `(.+)` was", where).group(1, 3, 2)
+    line = [x for x in shown.splitlines() if x.split()[0] == number]
+    assert (
+        len(line) == 1 and new in line[0] and line[0][6:] not in read(student / file).splitlines()
+    )
+    assert [*part.files].count(file) == 1 and ["nthr"] != tried[-1][0]
+    for path in student.glob("*.py"):
+        path.unlink()
+    with pytest.raises(LookupError, match="third question"):
+        talk.spoilt(files, assignment(), talk.random.Random(0))
+
+
+def test_every_part_has_questions_for_the_talk(student, monkeypatch, capsys, tmp_path):
+    """A question without a reply, a part without questions, or two questions of one part."""
+    page = read(ROOT / "course/instructor/talk-questions.md")
+    sections = page.split("\n## ")[1:]
+    assert [x.splitlines()[0] for x in sections] == [part.title for part in assignment()]
+    for section in sections:
+        questions = section.split("\n- ")[1:]
+        assert len(questions) >= 2 and all(x.count("?") and x.count("*") == 2 for x in questions)
+    monkeypatch.setattr(talk, "graded", lambda *_: checks.Found([], {"test_a": ""}, {}))
+    monkeypatch.setattr(talk, "passing", lambda *_: ["test_a"])
+    monkeypatch.setattr(
+        sys, "argv", ["talk.py", str(student), "--draw", "a", "--out", str(tmp_path)]
+    )
+    talk.main()
+    out = capsys.readouterr().out
+    asked = [[question.split("*")[0] in out for question in x.split("\n- ")[1:]] for x in sections]
+    assert sum(map(any, asked)) == 3 == sum(map(sum, asked)) and "third question" in out
+
+
+def test_each_part_is_taken_from_its_week(student, monkeypatch, capsys):
+    """What was handed in after the solution was shown is graded, or an answer is drawn from it."""
+    monkeypatch.setattr(grade, "check", lambda *_, theirs=None, **__: asked.append(theirs) or found)
+    found = checks.Found(["a test"], {}, {})
+    asked = []
+    folders = []
+    for n in "12":
+        folders.append(student / f"week-{n}" / "anna")
+        folders[-1].mkdir(parents=True)
+        shutil.copy(ROOT / "tasks.py", folders[-1])
+        text = "".join(f"## {i}\n\nfrom week {n}\n\n" for i in range(1, 7))
+        (folders[-1] / "answers.md").write_text(f"Number: 472\n\n{text}")
+    monkeypatch.setattr(sys, "argv", ["grade.py", *map(str, folders)])
+    grade.main()
+    assert "anna: 48 of 48 points for code" in capsys.readouterr().out
+    weeks = {path.name: path.parent.parent.name for path in asked if path}
+    assert weeks["tasks.py"] == "week-1" and weeks["model.py"] == "week-2"
+    for n, week in (("4", "week 1"), ("5", "week 2")):
+        monkeypatch.setattr(sys, "argv", ["grade.py", *map(str, folders), "--draw", n])
+        grade.main()
+        assert f"The answer: from {week}" in capsys.readouterr().out
 
 
 def test_expected_numbers_are_those_of_the_student(student, monkeypatch, capsys):
@@ -352,6 +537,7 @@ def test_expected_numbers_are_those_of_the_student(student, monkeypatch, capsys)
     monkeypatch.setattr(sys, "argv", ["grade.py", str(student), "--expected"])
     for first, said in (
         ("Number: 472", "group 11011011, k = 6, R = 1.52"),
+        ("Number: 1234472", "group 11011011, k = 6, R = 1.52"),
         ("Number:", "No number"),
     ):
         page.write_text(f"{first}\n\n## 1\n")
@@ -364,11 +550,11 @@ def test_a_mistake_is_named_and_a_loop_ends(student, verifier):
     part, expected = verifier
     mine = student / "tasks.py"
     edit(mine, "response.split(MARKER)[1:] == [problem.answer]", "len(response)")
-    failures = grade.graded(part, mine, 600, expected)
+    failures = grade.graded(part, mine, 600, expected).failed
     assert [*failures] == ["test_the_three_checks_ask_three_things"]
     assert "several guesses" in failures["test_the_three_checks_ask_three_things"]
     edit(mine, "return float(len(response))", "while True: print('x' * 10**6)")
-    failures = grade.graded(part, mine, 1, expected)
+    failures = grade.graded(part, mine, 1, expected).failed
     assert [*failures] == ["No result"] and "endless loop" in failures["No result"]
 
 
@@ -413,6 +599,6 @@ def test_what_the_machine_and_the_students_bring_along(student, tmp_path):
     assert done.returncode == 0, done.stderr
     _, *rows = csv.reader((tmp_path / "marks.csv").read_text(encoding="utf-8").splitlines())
     marks = [("Łukasz", "4.0"), ("\\udcff", "4.0"), ("wrong", "0.0"), ("loop", "4.0")]
-    assert [(name, code) for name, code, _ in rows] == marks
+    assert [(name, code) for name, code, *_ in rows] == marks
     out = done.stdout.decode("cp1252")
     assert "\\u0141ukasz: 4 of 4" in out and "three_things" in out

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "course" / "instructor"))
 import checks  # noqa: E402
+import grade  # noqa: E402
 from course.blank import assignment, blanked, read  # noqa: E402
 
 PARTS = {part.title: part for part in assignment()}
@@ -33,14 +34,22 @@ WRONG = [*mistakes()]
 
 @pytest.mark.parametrize("title", PARTS)
 def test_a_part_needs_no_later_part(title):
-    """The solution fails, or a command needs functions that are asked for in a later part."""
+    """The solution fails, or a command needs functions that are asked for in a later part.
+
+    Or a group of tests has no test, a test costs nothing, or the groups are not all points.
+    """
     sources = {file: read(ROOT / file) for _, file in FILES}
     later = [*PARTS][[*PARTS].index(title) + 1 :]
     for name, (part, file) in WHERE.items():
         if part in later and PARTS[part].points:
             sources[file] = blanked(sources[file], name)
-    passed, failed = checks.check(PARTS[title].command, LIMIT, sources)
+    passed, failed, _ = checks.check(PARTS[title].command, LIMIT, sources)
     assert passed and failed == {}
+    part = PARTS[title]
+    counted = [group for file in part.files for group in grade.groups(part, file, passed)]
+    assert sum(group.points for group in counted) == part.points
+    assert all(group.tests for group in counted)
+    assert {*passed} == {test for group in counted for test in group.tests}
 
 
 @pytest.mark.parametrize("title, file", FILES)
@@ -49,7 +58,7 @@ def test_blank_functions_fail(title, file):
     source = read(ROOT / file)
     for name in PARTS[title].files[file]:
         source = blanked(source, name)
-    _, failed = checks.check(PARTS[title].command, LIMIT, {file: source})
+    _, failed, _ = checks.check(PARTS[title].command, LIMIT, {file: source})
     assert failed
 
 
@@ -62,7 +71,7 @@ def test_each_mistake_is_found_by_the_test_named_there(tmp_path, name, title, te
     mine = tmp_path / file
     mine.write_text(source.replace(right, wrong), encoding="utf-8")
     command = re.sub('-k "(.+)"', rf'-k "(\1) and {test}"', PARTS[part].command)
-    _, found = checks.check(command, LIMIT, theirs=mine, names=PARTS[part].files[file])
+    _, found, _ = checks.check(command, LIMIT, theirs=mine, names=PARTS[part].files[file])
     assert test in found, f"{title}: {found}"
 
 
