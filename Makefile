@@ -16,9 +16,9 @@ grade:
 	$(PYTHON) course/instructor/grade.py
 
 tables:
-	$(PYTHON) -m studies.group
 	$(PYTHON) -m studies.timing --only-tables
 	$(PYTHON) -m studies.compare --only-tables
+	$(PYTHON) -m studies.equal_time --only-tables
 	$(PYTHON) -m studies.gradients --only-tables
 	$(PYTHON) -m studies.displacement --only-tables
 	$(PYTHON) -m studies.faithful --only-tables

@@ -5,7 +5,8 @@ import torch
 from advantages import VARIANTS, grpo, nthr, nthr_scores, with_advantages
 from grpo import Rollout, sample_rollout
 from studies.common import TABLES, paired, read_rows
-from studies.group import first_correct, load  # noqa: F401 (the notebooks load models with it)
+from studies.common import load  # noqa: F401 (the notebooks load models with it)
+from studies.group import first_correct
 from tasks import ADD
 from tools.ask import asked
 

@@ -138,7 +138,7 @@ def beside_grpo(args, flags: str) -> None:
     heads = product(tasks, ["grpo", *args.variants], [args.lr], [flags], args.seeds or FIRST)
     jobs = [(Run(*head), args.out) for head in dict.fromkeys(heads)]
     rows = sum(side_by_side(trained, jobs, args.jobs, args.out), [])
-    pairs = [*product(tasks, args.variants)]
+    pairs = [*product(tasks, dict.fromkeys(args.variants))]
     for task, name in [*product(tasks, ["grpo"]), *pairs]:
         if not matching(rows, task=task, variant=name):
             raise SystemExit(f"No run of {name} on {task} came to its end; is --lr too high?")

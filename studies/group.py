@@ -1,8 +1,6 @@
-"""What does one group teach? python -m studies.group
+"""What does one group teach? Lectures and exam draw a group with this. It has no command.
 
-This draws results/group.png: eight responses of a base model to one prompt, of which only the first
-is correct. Each cell is a token, and its colour is the advantage that grpo gives it. The base model
-is the one of the lectures, whose groups are drawn here, too.
+Each row is a response and each cell a token, and its colour is the advantage of a variant.
 """
 
 import torch
@@ -12,10 +10,7 @@ from matplotlib.patches import Rectangle
 from advantages import VARIANTS, grpo, with_advantages
 from grpo import Rollout, sample_rollout
 from model import GPT
-from studies.common import TABLES, load
-from studies.pictures import WIDTH, picture
 from tasks import ADD, EOS, Problem
-from tools.ask import asked
 
 PUSHES = LinearSegmentedColormap.from_list("pushes", ["#EE8A3C", "#F4F4F4", "#55A6E0"])
 
@@ -57,11 +52,3 @@ def draw(ax, rollout: Rollout, m: int, variant: str, letters: int = 12) -> None:
     ax.set_xlim(-0.5, rollout.mask[m].sum(-1).max().item() - 0.5)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-
-
-if __name__ == "__main__":
-    rollout = first_correct(load("add", "add-base"), asked(ADD, "347+285="))
-    with picture(TABLES / "group.png", figsize=(WIDTH, 3.0)) as ax:
-        draw(ax, rollout, 0, "grpo")
-        ax.set_title("eight responses to 347+285=")
-        ax.set_xlabel("reasoning # answer $   (\u2423 is a space, bars mark what is incorrect)")

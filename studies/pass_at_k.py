@@ -22,16 +22,17 @@ import torch
 from scipy.stats import hypergeom
 
 from grpo import sample_rollout
-from studies.common import TABLES, by_seed, interval, study
-from studies.pictures import EXAMPLES, WIDTH, look, name_lines, picture
+from studies.common import TABLES, interval, paired, study
+from studies.pictures import DOWN, NEUTRAL, UP, WIDTH, picture
 from studies.protocol import SIX
 from studies.runs import rows_of_models
 from tasks import TASKS, make_problems
 
-AFTER = ("grpo", "pos_only", "verifree")  # variants
+AFTER = ("grpo", "half", "pos_only", "maxrl", "verifree", "process")  # variants
 PROBLEMS = 30  # of each level
 SAMPLES = 1024
 SIZES = [2**i for i in range(11)]  # k
+SHOWN = (1, 32, 1024)  # of these in the picture
 ROUND = 64  # samples of a problem at once
 
 
@@ -53,23 +54,23 @@ def accuracy_by_k(model, task: str) -> dict[str, float]:
     return {str(k): pass_at(k, correct) for k in SIZES}
 
 
-def draw(ax, rows: list[dict]) -> None:
-    """A curve a model with its 95 % t intervals, a little beside those of the others."""
-    for i, name in enumerate(("base", *AFTER)):
-        passes = [by_seed(rows, str(k), model=name).values() for k in SIZES]
-        mean, low, high = np.transpose([interval(shares).times(100) for shares in passes])
-        beside = np.multiply(SIZES, 1.05 ** (i - 1.5))
-        ax.plot(beside, mean, "-" if name in AFTER else "--", label=name, linewidth=2, **look(name))
-        ax.vlines(beside, low, high, linewidth=1, **look(name))
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(SIZES, SIZES)
-    ax.set(title=EXAMPLES["mul"], xlabel="k, responses to a problem", ylabel="pass@k, %")
-    ax.set(xlim=(0.9, 1.1 * SIZES[-1]), ylim=(0, 100))
-    name_lines(ax)
+def draw(axes, rows: list[dict]) -> None:
+    """A panel for each of three k: the trained models minus the base model, with 95 % intervals."""
+    for ax, k in zip(axes, SHOWN):
+        ax.axvline(0, color="black", linewidth=1)
+        for y, name in enumerate(reversed(AFTER)):
+            pairs = paired(rows, str(k), {"model": name}, {"model": "base"})
+            value, low, high = interval(np.subtract(*pairs)).times(100)
+            colour = NEUTRAL if low < 0 < high else UP if value > 0 else DOWN
+            ax.plot([low, high], [y, y], color=colour, linewidth=2)
+            ax.plot(value, y, "o", color=colour, markersize=6)
+        ax.set(title=f"mul, k = {k}", xlabel="points above the base model", xlim=(-45, 45))
+        ax.set_yticks(range(len(AFTER)), reversed(AFTER))
+        ax.grid(axis="y", color="0.9", linewidth=0.6)
 
 
 if __name__ == "__main__":
     measure = partial(rows_of_models, accuracy_by_k)
     rows = study(__doc__, TABLES / "pass_at_k.csv", measure, ("base", *AFTER), ("mul",), SIX)
-    with picture(TABLES / "pass_at_k.png", figsize=(WIDTH, 4.0)) as ax:
-        draw(ax, rows)
+    with picture(TABLES / "pass_at_k.png", len(SHOWN), figsize=(WIDTH, 2.6), sharey=True) as axes:
+        draw(axes, rows)

@@ -1,8 +1,7 @@
 """How studies draw, and the picture of studies.compare.
 
-A variant has one colour in all pictures, and its name is where its line ends. Blue is above
-grpo and orange below. Pictures are made for a width of 800 pixels: there their letters are as large
-as the text around them.
+Blue is above grpo and orange below. Pictures are made for a width of 800 pixels. There their
+letters are as large as the text around them.
 """
 
 from contextlib import contextmanager
@@ -19,13 +18,6 @@ from studies.protocol import COMPARED, TASKS, TWELVE, title
 UP = "#0072B2"
 DOWN = "#D55E00"
 NEUTRAL = "#6B6B6B"
-COLOURS = {  # of what has a curve, dark enough for text on white
-    "grpo": "#000000",
-    "pos_only": "#A31515",
-    "half": "#C2006B",
-    "likelihood": "#7A3DB8",
-    "verifree": "#007A4D",
-}
 WIDTH = 6.7  # inches: 804 pixels of two dots
 EXAMPLES = {"add": "add: 347+285=", "mul": "mul: 347*8=", "sum": "sum: 7+8+5="}
 LIMIT = 10.5  # points on either side of grpo in the forest plot
@@ -44,11 +36,6 @@ def picture(path: Path, panels: int = 1, rows: int = 1, **settings):
     figure, axes = plt.subplots(rows, panels, layout="constrained", **settings)
     yield axes
     figure.savefig(path, dpi=240)
-
-
-def look(name: str) -> dict:
-    """The colour of a variant; what has no colour of its own is grey."""
-    return {"color": COLOURS.get(name, NEUTRAL)}
 
 
 def sign(x: Effect) -> dict:
@@ -117,7 +104,7 @@ def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
 
 
 def dot_and_interval(ax, y: int, x: Effect) -> None:
-    """One line of a panel, with an arrow where the value is outside, and the time of a run."""
+    """One line of a panel, with an arrow where the value is outside, and a time of 1.1 or more."""
     value, low, high = x.average.times(100)
     width = 2 if x.significant else 1
     ax.plot([low, high], [y, y], linewidth=width, solid_capstyle="butt", **sign(x))
@@ -128,8 +115,8 @@ def dot_and_interval(ax, y: int, x: Effect) -> None:
         ax.text(inner, y, f"{value:+.0f}", va="center", ha="left" if value < 0 else "right")
     else:
         ax.plot(value, y, "o", markersize=6, **dot(x))
-    times = run_times()
-    note = f"x{times[x.task, x.variant][0]:.1f}" if (x.task, x.variant) in times else ""
+    time = run_times().get((x.task, x.variant), [1.0])[0]
+    note = f"x{time:.1f}" if round(time, 1) >= 1.1 else ""
     if x.n < len(TWELVE):
         note = f"{note} n={x.n}"
     ax.text(1.03, y, note, transform=ax.get_yaxis_transform(), va="center", color=NEUTRAL)

@@ -375,17 +375,6 @@ def test_own_code_that_made_a_run(kind, tmp_path, monkeypatch):
         assert after[1:] == before[1:]
 
 
-def test_colours():
-    """Two variants of one colour, or one that is a sign or too light for text on white."""
-    assert len({*pictures.COLOURS.values()}) == len(pictures.COLOURS)
-    assert not {pictures.UP, pictures.DOWN} & {*pictures.COLOURS.values()}
-    for name, colour in pictures.COLOURS.items():
-        parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-        luminance = linear @ [0.2126, 0.7152, 0.0722]
-        assert 1.05 / (luminance + 0.05) >= 4.5, name  # the contrast of WCAG 2
-
-
 def test_what_is_missing(tmp_path, monkeypatch):
     """A variant that is measured again, or one that is left out where others are there."""
     names = ["grpo", "half"]

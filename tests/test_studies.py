@@ -237,7 +237,7 @@ def test_the_group_of_the_picture(monkeypatch):
     an answer that is not marked, and one that cannot be seen.
     """
     x = problem(TASKS["add"], [347, 285], 3)
-    rollout = group.first_correct(group.load("add", "add-base"), x)
+    rollout = group.first_correct(common.load("add", "add-base"), x)
     assert rollout.rewards.tolist() == [[1] + 7 * [0]]
     _, ax = plt.subplots()
     group.draw(ax, rollout, 0, "grpo")
