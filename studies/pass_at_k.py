@@ -64,7 +64,8 @@ def draw(axes, rows: list[dict]) -> None:
             colour = NEUTRAL if low < 0 < high else UP if value > 0 else DOWN
             ax.plot([low, high], [y, y], color=colour, linewidth=2)
             ax.plot(value, y, "o", color=colour, markersize=6)
-        ax.set(title=f"mul, k = {k}", xlabel="points above the base model", xlim=(-45, 45))
+        ax.set(title=f"mul, k = {k}", xlabel="points above the base", xlim=(-95, 50))
+        ax.set_xticks([-75, -50, -25, 0, 25, 50])
         ax.set_yticks(range(len(AFTER)), reversed(AFTER))
         ax.grid(axis="y", color="0.9", linewidth=0.6)
 
