@@ -464,7 +464,7 @@ function drawLines(rewards) {
   parts.push(`<text x="${x(UPDATES / 2)}" y="${height + 36}" text-anchor="middle">updates</text>`);
   const order = (name) => (name === state.rule ? 2 : name === "grpo" ? 1 : 0); // the thick line over the others
   for (const { name, values } of [...lines].sort((a, b) => order(a.name) - order(b.name))) {
-    const stroke = [["var(--muted)", 1], ["var(--text)", 2], ["var(--up)", 4]][order(name)];
+    const stroke = [["var(--was)", 1.5], ["var(--text)", 2], ["var(--up)", 4]][order(name)];
     parts.push(`<polyline data-line="${name}" points="${values.map((p, n) => `${x(n)},${y(p)}`).join(" ")}" fill="none"
       stroke="${stroke[0]}" stroke-width="${stroke[1]}"/>`);
   }
@@ -634,8 +634,10 @@ function drawAccuracy(runs) {
 // ---- The questions: a prediction first, then the page shows the answer
 const opening = () => data.lab.rewards;
 const also = () => [...opening()].map((r, i) => (i === near() ? "1" : r)).join("");
+const taskOf = (k) => Object.keys(data.runs)[k];
+const atEnd = (k) => data.runs[taskOf(k)].grpo;
 const QUESTIONS = [
-  { card: "lab",
+  { card: "lab", known: () => state.past, // then the page has shown the answer
     ask: () => `Response ${near() + 1} has correct steps, but one wrong digit: reward 0. What do ten updates do to it?`,
     choices: ["It becomes less likely.", "It stays.", "It becomes likelier."], right: 2,
     show: () => ({ rewards: opening(), past: `${opening()}x10` }),
@@ -666,13 +668,17 @@ const QUESTIONS = [
         "grpo\u2019s clip end its push down?";
     },
     choices: ["yes", "no"], right: 1, show: () => ({ loss: "grpo", since: 10 }),
-    answer: () => "It moved the wrong way. The clip only ends pushes that went far enough in their own direction." },
-  { card: "run",
-    ask: () => `At step 0 all eight fail, so this group teaches nothing. Is the problem solved at the end?`,
+    answer: () => "It moved the wrong way, downhill. The clip only ends pushes that went far enough in their own direction." },
+  { card: "run", ask: () => "At step 0 all eight fail, so this group teaches nothing. Is the problem solved at the end?",
     choices: ["never", "by some of eight", "by most"], right: 2,
-    show: () => ({ task: Object.keys(data.runs)[0], frame: `grpo-${data.runs[Object.keys(data.runs)[0]].grpo.length - 1}` }),
-    answer: () => `${capital(word(solved(data.runs[Object.keys(data.runs)[0]].grpo.at(-1))))} of eight are correct, learned on other ` +
-      "problems. Now choose another task." },
+    show: () => ({ task: taskOf(0), frame: `grpo-${atEnd(0).length - 1}` }),
+    answer: () => `${capital(word(solved(atEnd(0).at(-1))))} of eight are correct, learned on other problems.` },
+  { card: "run", known: () => state.task !== taskOf(0) || !taskOf(1),
+    ask: () => `On ${taskOf(1)} all eight fail at first as well. Does grpo solve that problem?`,
+    choices: ["never", "by some of eight", "by most"], right: 0,
+    show: () => ({ task: taskOf(1), frame: `grpo-${atEnd(1).length - 1}` }),
+    answer: () => "All columns are grey. Such a prompt costs eight responses each time and teaches nothing. That is why " +
+      `${taskOf(1)} is hard.` },
 ];
 
 let orders; // of the choices: new with each visit
@@ -681,7 +687,7 @@ function shuffled(numbers) {
 }
 
 const marked = (n, character) => state.asked.slice(0, n) + character + state.asked.slice(n + 1);
-const skipped = (n) => state.asked[n] === "s" || (n === 0 && state.asked[0] === "-" && state.past); // the page has shown its answer
+const skipped = (n) => state.asked[n] === "s" || (state.asked[n] === "-" && QUESTIONS[n].known?.());
 
 function predict(n, k) {
   change({ ...QUESTIONS[n].show(), asked: marked(n, String(k)) });
