@@ -573,8 +573,8 @@ def test_the_film_shows_what_was_recorded(browser, pages, runs):
     """)
     shares = [[frame["sampled"] for frame in task[run]] for run in ("half", "grpo")]
     assert points == [pytest.approx([78 - 66 * share for share in line]) for line in shares]
-    assert "grpo (30 % at the end)" in element(browser, "#accuracy-says").text
-    assert "half (60 % at the end)" in element(browser, "#accuracy-says").text
+    said = "grpo (black) ends at 30 %, half (blue) ends at 60 %"
+    assert said in element(browser, "#accuracy-says").text
 
 
 def test_the_film_is_of_both_tasks_and_follows_the_arrow_keys(browser, pages):
@@ -1132,13 +1132,13 @@ def test_everything_can_be_read_in_every_state(browser, pages, screen):
         [0, 0, 0] if "forced dark" == screen else [21, 23, 26] if screen == "dark" else [255] * 3
     )
     browser.execute_script("$('about').open = true")
-    for rewards, asked in (("10000000", "2221210"), ("00000000", "-------"), ("11110000", "-0s000-"),
-                           ("11111110", "s0-1-1s"), ("11111111", "ss0sss2")):  # fmt: skip
+    states = (("10000000", "2221210"), ("00000000", "-------"), ("11110000", "-0s000-"))
+    for rewards, asked in (*states, ("11111110", "s0-1-1s"), ("11111111", "ss0sss2")):
         values = {"rewards": rewards, "asked": asked, "past": f"{rewards}x1"}
         browser.execute_script("change(arguments[0])", values)
-        for states in ([], ["hover"], ["focus", "focus-visible"], ["active", "hover"]):
-            assert force(browser, states) > 50
-            assert browser.execute_script(CONTRAST, paper) == [], (rewards, states)
+        for state in ([], ["hover"], ["focus", "focus-visible"], ["active", "hover"]):
+            assert force(browser, state) > 50
+            assert browser.execute_script(CONTRAST, paper) == [], (rewards, state)
     force(browser, ["focus", "focus-visible"])
     outlines = browser.execute_script("""
       return [...document.querySelectorAll("main button")].filter((x) => {

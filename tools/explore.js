@@ -624,9 +624,9 @@ function drawAccuracy(runs) {
     const seen = looked("run") ? runs[run] : runs[run].slice(0, 1);
     parts.push(`<polyline points="${seen.map((frame, k) => `${x(k)},${y(frame.sampled)}`).join(" ")}" fill="none" ${stroke}/>`);
   }
-  const end = Object.entries(runs).map(([run, frames]) => [run, looked("run") ? ` (${fixed(100 * frames.at(-1).sampled, 0)} % at the end)` : ""]);
-  const [grpo, half] = end.map(([run, at]) => `${run}${at}`);
-  html("accuracy-says", `Accuracy on new problems: ${grpo} is the black line, <span class="up">${half}</span> the thick blue one.`);
+  const end = Object.entries(runs).map(([run, frames]) => [run, fixed(100 * frames.at(-1).sampled, 0)]);
+  const [grpo, half] = end.map(([run, share]) => `${run} (${run === "grpo" ? "black" : "blue"})${looked("run") ? ` ends at ${share} %` : ""}`);
+  html("accuracy-says", `Accuracy on new problems: ${grpo}, ${half}.`);
   draw("accuracy", width, 84, parts);
   $("accuracy").ariaLabel = `Accuracy on new problems: ${grpo}, ${half}`;
 }
@@ -677,8 +677,7 @@ const QUESTIONS = [
     ask: () => `On ${taskOf(1)} all eight fail at first as well. Does grpo solve that problem?`,
     choices: ["never", "by some of eight", "by most"], right: 0,
     show: () => ({ task: taskOf(1), frame: `grpo-${atEnd(1).length - 1}` }),
-    answer: () => "All columns are grey. Such a prompt costs eight responses each time and teaches nothing. That is why " +
-      `${taskOf(1)} is hard.` },
+    answer: () => `All its columns are grey: such a prompt teaches nothing. That is why ${taskOf(1)} is hard.` },
 ];
 
 let orders; // of the choices: new with each visit
