@@ -409,7 +409,7 @@ function drawFirst() {
 }
 
 // ---- Other rules
-const looked = (card) => state.asked[QUESTIONS.findIndex((question) => question.card === card)] !== "-";
+const looked = (card) => state.asked[QUESTIONS.findIndex((question) => question.hides && question.card === card)] !== "-";
 const sourceOf = ({ paper }) => (paper ? `<a href="https://arxiv.org/abs/${paper}">paper</a>, ` : "") +
   '<a href="../advantages.py">code</a>';
 const near = () => { // the failure that shares most tokens with the correct response
@@ -654,8 +654,8 @@ const QUESTIONS = [
     choices: ["\u22121", "\u22120.38", "0"], right: 2,
     show: () => ({ rewards: "0".repeat(opening().length), past: "" }),
     answer: () => "0: every reward equals the mean. Equal rewards teach GRPO nothing." },
-  { card: "rules", ask: () => "pos_only never pushes down. Where does its line end?",
-    choices: ["below grpo\u2019s", "on it", "above it"], right: 2,
+  { card: "rules", hides: true, ask: () => "pos_only never pushes down. Where does its line end, compared with grpo\u2019s?",
+    choices: ["below", "level", "above"], right: 2,
     show: () => ({ rewards: opening(), rule: "pos_only" }),
     answer: () => {
       const [its, grpo] = ["pos_only", "grpo"].map((name) => fixed(100 * lineOf(name, opening()).at(-1), 0));
@@ -669,7 +669,7 @@ const QUESTIONS = [
     },
     choices: ["yes", "no"], right: 1, show: () => ({ loss: "grpo", since: 10 }),
     answer: () => "It moved the wrong way, downhill. The clip only ends pushes that went far enough in their own direction." },
-  { card: "run", ask: () => "At step 0 all eight fail, so this group teaches nothing. Is the problem solved at the end?",
+  { card: "run", hides: true, ask: () => "At step 0 all eight fail, so this group teaches nothing. Is the problem solved at the end?",
     choices: ["never", "by some of eight", "by most"], right: 2,
     show: () => ({ task: taskOf(0), frame: `grpo-${atEnd(0).length - 1}` }),
     answer: () => `${capital(word(solved(atEnd(0).at(-1))))} of eight are correct, learned on other problems.` },
@@ -710,7 +710,7 @@ function drawCards() {
     }, sign(k) + question.choices[k]));
     const last = QUESTIONS.findLastIndex((other) => other.card === question.card) === n;
     const next = el("button", { className: "next", data: { key: "next" }, onclick: () => change({ asked: marked(n, "s") }) },
-      predicted !== null ? (last ? "close" : "next") : question.card === "lab" ? "skip" : "just show it");
+      predicted !== null ? (last ? "close" : "next") : question.hides ? "just show it" : "skip");
     const verdict = predicted === null ? [] : [el("p", { className: "verdict" },
       el("b", {}, predicted === question.right ? "Right. " : "Not quite. "), question.answer())];
     fill(card, el("p", {}, el("b", {}, "Predict: "), question.ask()),
