@@ -526,7 +526,7 @@ function drawClip() {
   const counts = [1, -1].map((sign) => of(sign).filter((ratio) => (loss === "cispo" ? ratio > high : ended(loss, ratio, sign))).length);
   const [up, down] = [1, -1].map((sign) => of(sign).length);
   html("clip-says", !since ? "Every ratio is 1. Move the slider." : loss === "cispo" ?
-    `Of ${up + down} tokens, ${counts[0] + counts[1]} are above ${highest}: it counts as ${highest} only (ringed dots). No push ends.` :
+    `Of ${up + down} tokens, ${counts[0] + counts[1]} are above ${highest}: their ratio counts as ${highest} (ringed dots). No push ends.` :
     `Of ${up} tokens with <b class="up">A above 0</b>, ${counts[0]} are above ${highest}; of ${down} with <b class="down">A below 0</b>, ` +
     `${counts[1]} are below ${lowest}. For these the push has ended (hollow dots).`);
   html("about-loss", `<b>${loss}</b>: ${loss === "grpo" ? "Limit the ratio of each token." : data.clips[loss].idea} ` +
@@ -560,7 +560,7 @@ function drawPanel(id, sign, r, A) { // the curve for one sign of A, and on it t
     if (ratio > far.ratio) Object.assign(far, { ratio, i, t });
   }));
   if (far.ratio > 1.1 && loss !== "gspo") {
-    const place = [x(far.ratio) - (sign > 0 ? 0 : 14), y(objective(loss, far.ratio, sign)) + (sign > 0 ? 26 : 8)];
+    const place = [x(far.ratio) - (sign > 0 ? 0 : 14), y(objective(loss, far.ratio, sign)) + (sign > 0 ? -16 : 8)];
     parts.push(`<text x="${place[0]}" y="${place[1]}" text-anchor="end">\u201c${
       data.lab.tokens[far.i][far.t]}\u201d of response ${far.i + 1}</text>`);
   }
