@@ -380,17 +380,21 @@ def test_the_chart_shows_the_updates_of_every_rule(browser, pages, groups):
             p = x.logprobs.masked_fill(~x.mask, 0).sum(-1).exp()[0, 0].item()
             assert line[n] == pytest.approx(p, rel=1e-5)
             z = step_of(z, [float(r) for r in used], rollout, rule)
-        lines, names, thick = browser.execute_script("""
-          const end = (x) => Number(x.getAttribute("points").split(",").at(-1));
+        lines, names, thick, begin_and_end = browser.execute_script("""
+          const ys = (x) => x.getAttribute("points").split(" ").map((p) => Number(p.split(",")[1]));
+          const end = (x) => ys(x).at(-1);
           const lines = [...document.querySelectorAll("#lines polyline")];
           return [lines.map((x) => [x.dataset.line, end(x)]),
             [...document.querySelectorAll("#lines [d*=L] + text")].map((x) =>
               [x.textContent, x.getAttribute("y") - 4]),
             lines.map((x) => [-x.getAttribute("stroke-width"), x.dataset.line])
-              .sort((a, b) => a[0] - b[0])];
+              .sort((a, b) => a[0] - b[0]),
+            [0, -1].map((n) => ys(document.querySelector("[data-line=grpo]")).at(n))];
         """)
         assert sorted(name for name, _ in lines) == sorted(RULES)
         assert thick[:2] == [[-4, rule], [-2, "grpo"]]
+        flat = begin_and_end[0] == begin_and_end[1]  # all rewards 0 teach grpo nothing
+        assert flat == (rule == "negative")
         order = sorted(lines, key=lambda line: line[1])
         places = [y for _, y in names]
         assert min(b - a for a, b in zip(places, places[1:])) > 14.9
@@ -424,14 +428,17 @@ def test_bars_show_the_probabilities_of_both_models(browser, pages, groups):
     shown = torch.tensor([numbers(row) for row in rows])
     assert torch.allclose(shown.double(), expected, atol=0.0051)
     bars = browser.execute_script("""
-      const share = (x) => x.getBoundingClientRect().width / x.parentElement.clientWidth;
-      return [...document.querySelectorAll("#board .track")].map((x) => [...x.children].map(share));
+      return [...document.querySelectorAll("#board .track")].map((track) => {
+        const [grey, coloured] = [...track.children].map((x) => x.getBoundingClientRect());
+        const numbers = [grey.width, coloured.width, coloured.left - grey.left];
+        return numbers.map((x) => x / track.clientWidth);
+      });
     """)
     end = numbers(texts(browser, "#board .end")[0])[0]
-    for row, (b, a), (grey, coloured) in zip(rows, expected.tolist(), bars, strict=True):
+    for row, (b, a), (grey, coloured, left) in zip(rows, expected.tolist(), bars, strict=True):
         rose, fell = a > 1.0005 * b, a < 0.9995 * b
         assert ("\u25b2" in row) == rose and ("\u25bc" in row) == fell
-        assert grey == pytest.approx(min(a, b) / end, abs=0.005)
+        assert grey == pytest.approx(min(a, b) / end, abs=0.005) and left == pytest.approx(grey)
         assert coloured == pytest.approx(abs(a - b) / end, abs=0.005)
     distinct = torch.tensor([ys.index(y) == i for i, y in enumerate(ys)])
     shares = []
