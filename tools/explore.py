@@ -6,9 +6,8 @@ explore.css, explore.js and recorded numbers. Two things are recorded:
 - One group of eight responses to 347+285= by the base model. For each prefix of these responses the
   page gets the distribution over the next token. It computes all advantages and updates from this
   table.
-- For each task a run of grpo and one of verifree. Every 25 steps the page keeps the accuracy and,
-  for one held-out problem of each level, a group of eight responses. The problem is the first that
-  the base model solves in one of eight responses, or the first of all.
+- For each task a run of grpo and one of half. Every 25 steps the page keeps the accuracy and eight
+  responses to one held-out problem.
 
 The default takes about ten minutes on one core.
 """
@@ -18,10 +17,11 @@ import base64
 import inspect
 import json
 import os
+import re
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
-from itertools import chain, product
+from itertools import chain
 from operator import ne
 from pathlib import Path
 
@@ -30,22 +30,21 @@ import torch
 from tqdm import tqdm
 
 import train
-from advantages import LOSS, VARIANTS, Critic, answer_likelihood, answered, decode_responses
-from advantages import token_bias
-from grpo import Rollout, sample_rollout
+from advantages import LOSS, VARIANTS, decode_responses
+from grpo import Rollout, policy_loss, sample_rollout
 from model import GPT
-from tasks import ADD, CHARACTERS, MARKER, TASKS, Problem, make_problems
+from tasks import ADD, CHARACTERS, MARKER, TASKS, Problem, Task, make_problems
 from tools.ask import asked
 
 TEMPLATE = Path(__file__).with_name("explore.template.html")
 PAGE = Path(__file__).with_name("explore.html")
-FOLLOWED = ("grpo", "verifree")  # the variants whose runs are recorded
-CRITIC_ROLLOUTS = 50  # from which the lab's critic learns before it judges
-
-
-def exact(values: torch.Tensor) -> list[float]:
-    """Numbers that JSON writes as shortly as a 32-bit number allows."""
-    return [float(str(x)) for x in values.detach().numpy().astype(np.float32)]
+# The rules that the page offers beside grpo. The others only scale the advantages of a group, or
+# need a network.
+RULES = ("half", "pos_only", "reinforce", "nthr", "compensation", "ngrpo", "negative", "forking")
+RULES += ("process",)
+CLIPS = ("grpo", "gspo", "cispo")
+FOLLOWED = ("grpo", "half")  # the variants whose runs are recorded
+LEVEL = 4  # of the problem that they show
 
 
 def packed(values: torch.Tensor) -> str:
@@ -53,29 +52,12 @@ def packed(values: torch.Tensor) -> str:
     return base64.b64encode(values.numpy().astype("<f4").tobytes()).decode()
 
 
-def texts_and_rewards(rollout: Rollout) -> dict:
-    """What any view of a rollout of one group needs. A response has $ where its end was sampled."""
-    return {
-        "problem": rollout.problems[0],
-        "tokens": decode_responses(rollout),
-        "rewards": rollout.rewards[0].int().tolist(),
-        "L_given": exact(given_likelihood(rollout)),  # of verifree
-    }
-
-
-def given_likelihood(rollout: Rollout) -> torch.Tensor:
-    """L_i of `verifree` (G,): of the true answer and the end, given the marker; 0 without one."""
-    trained = answered(rollout)
-    logprobs = trained.logprobs.masked_fill(~trained.given, 0.0)
-    return (logprobs.sum(-1).exp() * trained.given.any(-1))[0]
-
-
-def lab(rollout: Rollout, bias: torch.Tensor) -> dict:
+def lab(rollout: Rollout) -> dict:
     """A rollout of one group, so that the page can compute all advantages and updates.
 
-    bias (1, G, T): the critic's outputs. The table has a row for each prefix, in the order in which
-    the responses reach them: the distribution over the next token, and the inner products of its
-    vector h with those of the rows before it and with itself (for nthr).
+    The table has a row for each prefix, in the order in which the responses reach them: the
+    distribution over the next token, and the inner products of its vector h with those of the rows
+    before it and with itself (for nthr). A response has $ where its end was sampled.
     """
     texts = decode_responses(rollout)
     first = {}  # prefix: a response and a token of it that follows this prefix
@@ -84,13 +66,19 @@ def lab(rollout: Rollout, bias: torch.Tensor) -> dict:
             first.setdefault(text[:t], (i, t))
     i, t = zip(*first.values())
     h = rollout.hidden[0, i, t]  # (prefixes, D)
-    return texts_and_rewards(rollout) | {
-        "L": exact(answer_likelihood(rollout)[0]),  # of likelihood
-        "bias": [exact(b[sampled]) for b, sampled in zip(bias[0], rollout.mask[0])],
+    return {
+        "problem": rollout.problems[0],
+        "tokens": texts,
+        "rewards": written(rollout.rewards[0]),
         "characters": CHARACTERS,
         "probs": packed(rollout.probs[0, i, t]),  # (prefixes, V)
         "products": packed((h @ h.T)[*np.tril_indices(len(h))]),
     }
+
+
+def written(rewards: torch.Tensor) -> str:
+    """The rewards of a group as a text: 00000010."""
+    return "".join(f"{r:.0f}" for r in rewards)
 
 
 def one(rollout: Rollout, p: int) -> Rollout:
@@ -112,57 +100,78 @@ def telling(problem: Problem, texts: list[str], rewards: list[float]) -> bool:
     return all(shaped) and sum(rewards) == 1 and wrong == [0, 1] and len(set(texts)) == 8
 
 
-def first_group(model: GPT, args: argparse.Namespace) -> dict:
+def first_group(model: GPT) -> dict:
     """The lab's group: of 512 that the base model samples, the likeliest that is telling."""
     problem = asked(ADD, "347+285=")
     rng = torch.Generator().manual_seed(0)
     rollout = sample_rollout(model, ADD, [problem] * 512, 8, generator=rng)
     told = [telling(problem, *group) for group in zip(rollout.texts, rollout.rewards.tolist())]
     likely = rollout.logprobs.masked_fill(~rollout.mask, 0.0).sum(-1).exp().sum(-1).tolist()
-    group = one(rollout, max(range(512), key=lambda p: (told[p], likely[p])))
-    critic = Critic(train.new_model(args, outputs=1), args.lr)
-    pool = make_problems(ADD, held=False)
-    order = np.random.default_rng(0)
-    for _ in range(CRITIC_ROLLOUTS):
-        batch = [pool[i] for i in order.integers(len(pool), size=64)]
-        critic(sample_rollout(model, ADD, batch, 8, generator=rng))
-    return lab(group, token_bias(critic.network, group))
+    return lab(one(rollout, max(range(512), key=lambda p: (told[p], likely[p]))))
 
 
-def follow(name: str, variant: str, steps: int, model: GPT) -> dict:
-    """One run from this base model: at some steps the metrics, and a group for each level."""
-    args = train.parse_arguments(["--task", name, "--variant", variant, "--steps", str(steps)])
-    task = TASKS[name]
-    held = make_problems(task, held=True)
+def group_of(model: GPT, task: Task, problem: Problem) -> Rollout:
+    """Eight responses to one problem, always from the same random numbers."""
     rng = torch.Generator().manual_seed(0)
-    tried = sample_rollout(model, task, held, 8, generator=rng)
-    solved = dict(zip(held, tried.rewards.amax(1).tolist()))  # 1: at least once
-    problems = [max((p for p in held if p.level == n), key=solved.get) for n in task.levels]
+    return sample_rollout(model, task, [problem], 8, generator=rng)
+
+
+def follow(args: argparse.Namespace, model: GPT, problem: Problem) -> list[dict]:
+    """One run from this base model: at each evaluation the accuracy, and a group."""
+    task = TASKS[args.task]
     kept = []
     base = {"step": 0} | train.evaluate(model, task, "sampled", temperature=1)
-    for *_, row in tqdm(chain([(base,)], train.train(args, model)), f"{name} {variant}"):
+    for *_, row in tqdm(chain([(base,)], train.train(args, model)), f"{args.task} {args.variant}"):
         if "sampled" in row:
-            rng = torch.Generator().manual_seed(0)  # the same random numbers at every step
-            shown = sample_rollout(model, task, problems, 8, generator=rng)
-            groups = [texts_and_rewards(one(shown, i)) for i in range(len(problems))]
-            kept.append({k: row[k] for k in ("step", "sampled_by_level")} | {"groups": groups})
-    return {"kept": kept}
+            group = group_of(model, task, problem)
+            shown = {"tokens": decode_responses(group), "rewards": written(group.rewards[0])}
+            kept.append({"step": row["step"], "sampled": round(row["sampled"], 4)} | shown)
+    return kept
+
+
+def runs_of(name: str, base: GPT, steps: int) -> dict:
+    """The runs of a task, and the problem that they show: the first, of all held-out ones of a
+    level, that the base model solves in none of eight responses."""
+    task = TASKS[name]
+    held = [problem for problem in make_problems(task, held=True) if problem.level == LEVEL]
+    problem = next(p for p in held if not group_of(base, task, p).rewards.any())
+    runs = {"problem": problem}
+    for variant in FOLLOWED:
+        line = ["--task", name, "--variant", variant, "--steps", str(steps)]
+        runs[variant] = follow(train.parse_arguments(line), deepcopy(base), problem)
+    return runs
 
 
 def record(tasks: list[str], steps: int) -> dict:
-    """Everything that the page shows but the variants' names and docstrings."""
-    args = {task: train.parse_arguments(["--task", task]) for task in {"add", *tasks}}
-    bases = {task: train.base_model(args[task]) for task in args}
-    runs = {}
-    for task, variant in product(tasks, FOLLOWED):
-        runs[f"{task}-{variant}"] = follow(task, variant, steps, deepcopy(bases[task]))
-    return {"lab": first_group(bases["add"], args["add"]), "runs": runs}
+    """Everything that the page shows but the rules' ideas and the limits of the losses."""
+    bases = {
+        task: train.base_model(train.parse_arguments(["--task", task])) for task in {"add", *tasks}
+    }
+    runs = {task: runs_of(task, bases[task], steps) for task in tasks}
+    return {"lab": first_group(bases["add"]), "runs": runs}
+
+
+def about(name: str) -> dict:
+    """What the page says of a rule: its idea, and the number of its paper (None without one)."""
+    text = inspect.getdoc(VARIANTS[name])
+    paper = re.search("arXiv ([0-9.]+[0-9])", text.split("\n\n")[0])
+    return {"idea": text.splitlines()[0], "paper": paper and paper[1]}
+
+
+def clip(name: str) -> dict:
+    """What the page says of a loss: also the ratios below and above which it changes something."""
+    settings = inspect.signature(policy_loss).parameters
+    reach = [
+        LOSS.get(name, {}).get(key, settings[key].default) for key in ("clip_low", "clip_high")
+    ]
+    return about(name) | {"low": round(1 - reach[0], 4), "high": round(1 + reach[1], 4)}
 
 
 def page(recorded: dict) -> str:
     """The three files as one, with the data."""
-    variants = {name: inspect.getdoc(x).split("\n\n")[0] for name, x in VARIANTS.items()}
-    data = json.dumps({"variants": variants, "losses": LOSS} | recorded, separators=(",", ":"))
+    rules = {"rules": {name: about(name) for name in RULES}}
+    clips = {"clips": {name: clip(name) for name in CLIPS}}
+    data = json.dumps(rules | clips | recorded, separators=(",", ":"))
     joined = TEMPLATE.read_text(encoding="utf-8")
     for place, name in (("STYLE", "explore.css"), ("SCRIPT", "explore.js")):
         joined = joined.replace(place, TEMPLATE.with_name(name).read_text(encoding="utf-8"))
