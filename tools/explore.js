@@ -198,9 +198,9 @@ function writeAddress() { // at once, and then at most three times a second: bro
   writing = setTimeout(() => { writing = null; write(); }, 400);
 }
 
-function change(values) {
+function change(values, what = drawAll) {
   Object.assign(state, values);
-  drawAll();
+  what();
   writeAddress();
 }
 
@@ -755,7 +755,7 @@ function arrows(event) { // in the film: left and right in time, up and down bet
   const next = $("film").querySelector(`[data-frame="${runs[runs.indexOf(run) + move[0]]}-${Number(k) + move[1]}"]:enabled`);
   if (!next) return;
   next.focus();
-  change({ frame: next.dataset.frame });
+  change({ frame: next.dataset.frame }, drawRun);
 }
 
 function start() {
@@ -790,8 +790,8 @@ function start() {
   choose("names", ({ rule }) => change({ rule }));
   choose("losses", ({ loss }) => change({ loss }));
   choose("tasks", ({ task }) => change({ task }));
-  choose("film", ({ frame }) => change({ frame }));
+  choose("film", ({ frame }) => change({ frame }, drawRun));
   $("film").onkeydown = arrows;
-  $("since").oninput = () => change({ since: Number($("since").value) });
+  $("since").oninput = () => change({ since: Number($("since").value) }, drawClip);
 }
 addEventListener("DOMContentLoaded", start);
