@@ -134,11 +134,12 @@ def verify(task: str, variant: str, seed: str) -> None:
 
 def beside_grpo(args, flags: str) -> None:
     """Trains --variants and grpo, and prints and draws the differences."""
-    tasks = args.tasks or ["add"]
-    heads = product(tasks, ["grpo", *args.variants], [args.lr], [flags], args.seeds or FIRST)
+    tasks = [*dict.fromkeys(args.tasks or ["add"])]
+    variants = [*dict.fromkeys(args.variants)]
+    heads = product(tasks, ["grpo", *variants], [args.lr], [flags], args.seeds or FIRST)
     jobs = [(Run(*head), args.out) for head in dict.fromkeys(heads)]
     rows = sum(side_by_side(trained, jobs, args.jobs, args.out), [])
-    pairs = [*product(tasks, dict.fromkeys(args.variants))]
+    pairs = [*product(tasks, variants)]
     for task, name in [*product(tasks, ["grpo"]), *pairs]:
         if not matching(rows, task=task, variant=name):
             raise SystemExit(f"No run of {name} on {task} came to its end; is --lr too high?")
