@@ -18,6 +18,9 @@ PAIRS += [("verifree", "reinforce"), ("verifree_undivided", "verifree")]
 PAIRS += [("substituted_up", "substituted"), (f"grpo {RESPONSE}", "grpo")]
 PAIRS += [("gspo", f"grpo {RESPONSE}"), *((f"grpo {LIMITS[x]}", "grpo") for x in ("0.1", "1"))]
 PAIRS += [(f"grpo {LIMITS['1']}", f"grpo {LIMITS['none']}")]
+PAIRS += [(f"half {LIMITS['1']}", f"grpo {LIMITS['1']}")]
+PAIRS += [(f"pos_only {LIMITS['1']}", f"half {LIMITS['1']}")]
+PAIRS += [("half", "first_mistake"), ("first_mistake", "nthr_eta0")]
 PAIRS += [(f"grpo {UNCLIPPED}", "grpo"), (f"cispo {CAP_OF_5}", "grpo")]
 PAIRS += [("cispo", f"cispo {CAP_OF_5}"), (f"cispo {CAP_OF_5}", f"grpo {UNCLIPPED}")]
 
@@ -102,12 +105,15 @@ def table_of_pairs(rows: list[dict]) -> str:
         heads = [
             (task, name, chosen_rate(rows, task, name, flags), flags) for name, _, flags in parts
         ]
-        pairs = paired(reported, "mean_sampled", *(dict(zip(HEAD, head)) for head in heads))
-        differences = np.subtract(*pairs)
-        if len(differences):
-            numbers = [in_points(interval(differences)), f"{sign_flips(differences):.2g}"]
-            lines.append([task, "`{}` minus `{}`".format(*names), str(len(differences)), *numbers])
-    return markdown(["task", "difference", "base models", "average accuracy", "p"], lines)
+        both = [dict(zip(HEAD, head)) for head in heads]
+        columns = ("mean_sampled", "final_sampled", "final_greedy")
+        average, *end = (np.subtract(*paired(reported, column, *both)) for column in columns)
+        if len(average):
+            about = [task, "`{}` minus `{}`".format(*names), str(len(average))]
+            about += [in_points(interval(average)), f"{sign_flips(average):.2g}"]
+            lines.append([*about, *(in_points(interval(x)) for x in end)])
+    head = ["task", "difference", "base models", "average accuracy", "p", "at the end", "greedy"]
+    return markdown(head, lines)
 
 
 def page(rows: list[dict], results: list[Effect]) -> str:

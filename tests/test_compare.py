@@ -475,7 +475,7 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     of_pair = [x for x in page.splitlines() if "rloo" in x and "| 12 |" in x]
     assert len(of_pair) == 1 and "| mul | `dr_grpo = rloo` | 0.0003 | 12 | **-5.5" in of_pair[0]
     parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
-    assert parts == [0, 4, 0, 1, 2, 3 * 8, 0, len(SEARCHED)]
+    assert parts == [0, 4, 0, 1, 3, 3 * 8, 0, len(SEARCHED)]
     assert "| add | `half` | 0.0003 | 12 | **+10.0" in page
     plain = re.sub(r" \(.*?\)", "", page)  # without intervals
     assert plain.count("| add | `half` | +10.0 |  | -5.0 |  |") == 2  # the average, and greedy
