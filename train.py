@@ -175,7 +175,7 @@ def run(args: Namespace) -> None:
     started = time.perf_counter()
     show_start(args)
     task = TASKS[args.task]
-    folder = Path(args.out, args.name).expanduser()  # no shell does this in --out=~/runs
+    folder = Path(os.path.expanduser(args.out), args.name)  # some shells do not in --out=~/runs
     folder.mkdir(parents=True, exist_ok=True)
     # Each row is flushed when its line ends. A full disk may leave a part of the last one.
     with open(folder / "metrics.csv", "w", buffering=1, newline="", encoding="utf-8") as file:
@@ -345,7 +345,7 @@ def check_numbers(args: Namespace, error) -> None:
     for flag, (_, low, high, text) in NUMBERS.items():
         value = vars(args)[flag.replace("-", "_")]
         if not low <= value <= high or flag == "width" and value % 4:
-            error(f"argument --{flag}: {value} is not allowed, but {low} to {high} ({text})")
+            error(f"argument --{flag}: must be {low} to {high} ({text}), not {value}")
 
 
 def main(argv: list[str]) -> None:

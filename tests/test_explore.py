@@ -956,6 +956,9 @@ def test_a_question_that_the_page_has_answered_is_not_asked(browser, pages):
     assert "What do ten updates do to it?" in element(browser, ".card[data-card='lab']").text
     element(browser, "#update").click()
     assert "What happens to +2.65?" in element(browser, ".card[data-card='lab']").text
+    element(browser, ".card[data-card='lab'] [data-choice]").click()  # the page shows another state
+    assert "What happens to +2.65?" in element(browser, ".card[data-card='lab']").text
+    assert element(browser, ".card[data-card='lab'] .verdict").text
 
 
 # ---- Screens

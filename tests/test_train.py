@@ -692,6 +692,7 @@ def test_out_may_begin_with_a_tilde(monkeypatch, tmp_path):
     monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
     assert run("--steps 0 --out=~/runs") == (0, [])
     assert [*(tmp_path / "home" / "runs").glob("*/summary.json")] and not Path("~").exists()
+    assert run("--steps 0 --out=~nobody/runs") == (0, [])  # a name that no user has: a folder here
 
 
 def test_without_a_correct_sample_none_is_said_to_be_rewarded(monkeypatch, capsys):

@@ -528,7 +528,7 @@ function drawClip() {
   html("clip-says", !since ? "Every ratio is 1. Move the slider." : loss === "cispo" ?
     `Of ${up + down} tokens, ${counts[0] + counts[1]} are above ${highest}: their ratio counts as ${highest} (ringed dots). No push ends.` :
     `Of ${up} tokens with <b class="up">A above 0</b>, ${counts[0]} are above ${highest}; of ${down} with <b class="down">A below 0</b>, ` +
-    `${counts[1]} are below ${lowest}. For these the push has ended (hollow dots).`);
+    `${counts[1]} are below ${lowest}. A clip ends the push of these (hollow dots).`);
   html("about-loss", `<b>${loss}</b>: ${loss === "grpo" ? "Limit the ratio of each token." : data.clips[loss].idea} ` +
     `${loss === "gspo" ? "Our limits are a hundred times as wide as the paper\u2019s, because responses are short. " : ""}(${sourceOf(data.clips[loss])})`);
   drawPanel("above", 1, r, A);
@@ -677,7 +677,7 @@ const QUESTIONS = [
     ask: () => `On ${taskOf(1)} all eight fail at first as well. Does grpo solve that problem?`,
     choices: ["never", "by some of eight", "by most"], right: 0,
     show: () => ({ task: taskOf(1), frame: `grpo-${atEnd(1).length - 1}` }),
-    answer: () => `All its columns are grey: such a prompt teaches nothing. That is why ${taskOf(1)} is hard.` },
+    answer: () => `All its columns are grey: such prompts teach nothing. At first, ${taskOf(1)} has many of them.` },
 ];
 
 let orders; // of the choices: new with each visit
@@ -689,7 +689,9 @@ const marked = (n, character) => state.asked.slice(0, n) + character + state.ask
 const skipped = (n) => state.asked[n] === "s" || (state.asked[n] === "-" && QUESTIONS[n].known?.());
 
 function predict(n, k) {
-  change({ ...QUESTIONS[n].show(), asked: marked(n, String(k)) });
+  // An earlier question that the page had answered stays skipped, although what is shown changes now.
+  const asked = [...marked(n, String(k))].map((mark, i) => (i < n && skipped(i) ? "s" : mark)).join("");
+  change({ ...QUESTIONS[n].show(), asked });
   $("said").textContent = document.querySelector(`[data-card=${QUESTIONS[n].card}] .verdict`).textContent;
 }
 
