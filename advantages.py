@@ -296,7 +296,7 @@ def verifree(rollout: Rollout) -> Rollout:
 
     Let z be the reasoning, # the marker and `a` the true answer. The reward is 1 if and only if `a`
     and the end follow z#, so the policy itself can compute the expected reward after z#, and a
-    sampled answer would only add noise. We call this expected reward L(z):
+    sampled answer would only add noise. We call this expected reward L(z).
 
         L(z) = pi(a, end | x, z#),    J = E_z[ L(z) ]
         grad J = E_z[ L(z) grad ln pi(z#) + L(z) grad ln pi(a, end | x, z#) ]
@@ -437,7 +437,7 @@ def nthr(rollout: Rollout, eta: float | None = None) -> Tensor:
 
     GRPO pushes down every token of an incorrect response, even its correct reasoning steps. This
     can make correct responses with the same steps less likely (lazy likelihood displacement). NTHR
-    finds the tokens that would do most of this harm and pushes them down less:
+    finds the tokens that would do most of this harm and pushes them down less.
 
         s_{j,k'} = the score of token k' of response j           nthr_scores
         sbar_i   = mean of s_{i,k} over the tokens of correct response i
