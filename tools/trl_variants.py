@@ -46,7 +46,7 @@ LOSS_TYPE = {"token": "dapo", "response": "grpo", "constant": "dr_grpo"}  # TRL'
 # held-out ones.
 ROWS = {"per_device_train_batch_size": 512, "per_device_eval_batch_size": 296, "bf16": False}
 OWN = ROWS | {"max_completion_length": len(ADD.longest.solution) + 1, "output_dir": "runs/trl"}
-OWN |= {"learning_rate": 3e-4, "max_grad_norm": 0.01}
+OWN |= {"learning_rate": 3e-4, "max_grad_norm": 0.01, "max_steps": 20}
 
 
 def twin(model) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
@@ -170,22 +170,34 @@ def verifier(tokenizer, completion_ids: list, answer: list, **_) -> list[float]:
     return [ADD.reward(goal, y) for goal, y in zip(goals, tokenizer.batch_decode(completion_ids))]
 
 
-if __name__ == "__main__":
-    about = {"prog": "python -m tools.trl_variants", "usage": "%(prog)s [--variant NAME] [flags]"}
+def parse(module: str, own: dict, line: list[str] | None = None, **flags: str) -> tuple:
+    """(--variant and other flags, GRPOConfig) of a command line, by default that of the process.
+
+    own: arguments of GRPOConfig where the line says nothing. flags: more flags, with their defaults.
+    """
+    about = {"prog": f"python -m tools.{module}", "usage": "%(prog)s [--variant NAME] [flags]"}
     first = ArgumentParser(**about, add_help=False)
     names = [name for name in VARIANTS if name not in ALSO]
     first.add_argument("--variant", choices=names, default="grpo", help="the advantages")
+    for flag, default in flags.items():
+        first.add_argument(f"--{flag}", default=default)
     # The variant is parsed first: its own loss is the default where no flag is given.
-    cli, flags = first.parse_known_args()
+    cli, rest = first.parse_known_args(line)
     parser = HfArgumentParser(GRPOConfig, **about, parents=[first])
-    parser.set_defaults(max_steps=20, **trl_settings(cli.variant), **OWN)
+    parser.set_defaults(**trl_settings(cli.variant), **own)
+    cli.error = parser.error
     try:
-        config, _ = parser.parse_args_into_dataclasses(flags)
+        config, _ = parser.parse_args_into_dataclasses(rest)
     except ValueError as error:
         parser.error(str(error))
     start = config.resume_from_checkpoint
     if start and not Path(start).is_dir():
         parser.error(f"--resume_from_checkpoint {start}: there is no such folder")
+    return cli, config
+
+
+if __name__ == "__main__":
+    cli, config = parse("trl_variants", OWN)
     theirs, tokenizer = twin(base_model(parse_arguments([])))
     # TRL reads the model from a folder, and so it can read the reference model of --beta as well.
     base = f"{config.output_dir}/base"
@@ -196,7 +208,7 @@ if __name__ == "__main__":
     reward = partial(verifier, tokenizer)
     trainer = VariantTrainer(cli.variant, base, reward, config, *data, tokenizer)
     before = trainer.evaluate()
-    trainer.train(start)
+    trainer.train(config.resume_from_checkpoint)
     after = trainer.evaluate()
     for name in ("eval_reward", "eval_all_fail"):
         trainer.accelerator.print(f"{name}: {before[name]:.3f} before, {after[name]:.3f} after")

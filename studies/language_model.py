@@ -1,0 +1,67 @@
+"""What carries over to a language model? python -m studies.language_model
+
+SmolLM2-135M-Instruct, with weights of 4 bits, learns to add numbers inside TRL, as
+`python -m tools.language_model` trains it: ten rollouts of 96 responses, each of them to 12
+problems that it has not seen before. Every variant has the learning rate that was chosen for grpo.
+
+results/language_model.csv has one row for each seed and variant: the accuracy of the sampled
+responses during training ("average"), and the accuracy on 54 held-out problems before, after five
+rollouts and at the end, sampled and greedy. What has a row is not run again. The differences from
+grpo are paired by seed, in points, with 95 % t intervals.
+"""
+
+from contextlib import redirect_stdout
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from studies.common import TABLES, interval, markdown, options, paired, publish, read_rows
+from studies.common import side_by_side, summary, write_rows
+
+ROWS = TABLES / "language_model.csv"
+NAMES = ("grpo", "half", "pos_only", "nthr")
+SEEDS = (1, 2, 3)
+SETTINGS = ["--learning_rate", "1e-05"]
+
+
+def measure(seed: int, name: str, out: str) -> dict:
+    """The row of one run. What the run prints is in the folder out."""
+    from tools import language_model  # it needs the packages of TRL
+
+    language_model.prepare()
+    line = ["--variant", name, "--seed", str(seed), *SETTINGS]
+    cli, config = language_model.parse("language_model", language_model.SETTINGS, line)
+    path = Path(out, f"language-model-{name}-{seed}.txt")
+    with open(path, "w", encoding="utf-8", buffering=1) as file, redirect_stdout(file):
+        rows = language_model.train(name, language_model.MODEL, config)
+    row = {"task": "sums", "seed": seed, "variant": name}
+    row["average"] = np.mean([x["reward"] for x in rows[1:]]).item()
+    for when, x in zip(("before", "halfway", "end"), [x for x in rows if "sampled" in x]):
+        row |= {when: x["sampled"], f"{when}_greedy": x["greedy"]}
+    return row
+
+
+def differences(rows: list[dict]) -> str:
+    """The table of differences from grpo, of the seeds that both have."""
+    columns = ["average", "halfway", "end", "end_greedy"]
+    lines = []
+    for name in NAMES[1:]:
+        pairs = [paired(rows, x, {"variant": name}, {"variant": "grpo"}) for x in columns]
+        if pairs[0].size:
+            values = [interval(np.subtract(*pair)).times(100) for pair in pairs]
+            lines.append([f"`{name}`", str(pairs[0].shape[1]), *(f"{x:+.1f}" for x in values)])
+    return markdown(["minus `grpo`", "seeds", *columns], lines)
+
+
+if __name__ == "__main__":
+    args = options(__doc__, SEEDS, ("sums",)).parse_args()
+    there = {(row["seed"], row["variant"]) for row in read_rows(ROWS)}
+    missing = [job for job in product(args.seeds, NAMES) if job not in there]
+    jobs = [(*job, args.out) for job in missing if not args.only_tables]
+    for new in side_by_side(measure, jobs, args.jobs, args.out):
+        write_rows(ROWS, [*read_rows(ROWS), new])
+    rows = read_rows(ROWS)
+    if rows:
+        title = "# What carries over to a language model? See studies/language_model.py"
+        publish(ROWS, f"{title}\n\n{summary(rows)}\n\n{differences(rows)}\n")
