@@ -7,14 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 pytest.importorskip("trl", reason="TRL is not installed: see tools/requirements-trl.txt")
+
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from advantages import VARIANTS, grpo, with_advantages
 from grpo import Rollout, response_logprobs, update
 from model import read_responses
 from tasks import ADD, EOS, PAD
 from test_grpo import close, problem, tiny_gpt
+from tools import language_model
 from tools import trl_variants as study
 
 G = 4
@@ -228,10 +232,10 @@ def test_groups_and_rewards_that_cannot_work_are_refused(tmp_path, monkeypatch):
         study.VariantTrainer("grpo")
 
 
-def command(monkeypatch, *flags) -> dict:
-    """The globals of `python -m tools.trl_variants` at its end."""
-    monkeypatch.setattr("sys.argv", ["trl_variants.py", *flags])
-    return runpy.run_module("tools.trl_variants", run_name="__main__")
+def command(monkeypatch, *flags, module="trl_variants") -> dict:
+    """The globals of `python -m tools.trl_variants`, or of another module, at its end."""
+    monkeypatch.setattr("sys.argv", [f"{module}.py", *flags])
+    return runpy.run_module(f"tools.{module}", run_name="__main__")
 
 
 def test_the_command_trains_with_a_reference_model(tmp_path, monkeypatch, capsys):
@@ -286,3 +290,37 @@ def test_a_missing_package_ends_in_one_line_with_the_command_that_installs_it(mo
     )
     with pytest.raises(SystemExit, match=line):
         command(monkeypatch)
+
+
+# ---- tools.language_model, with a tiny model that has the vocabulary of SmolLM2
+LETTERS = "Ċ0123456789+=Ġ"  # Ċ is the end of a line, Ġ a space
+
+
+def small_model(folder, letters=LETTERS):
+    """A folder with a Llama of random weights and 49,152 tokens; it has no token for an end."""
+    size = {"vocab_size": 49152, "hidden_size": 16, "intermediate_size": 16, "head_dim": 8}
+    size |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    ids = {"bos_token_id": None, "eos_token_id": None, "tie_word_embeddings": True}
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**size, **ids, initializer_range=0.5)).save_pretrained(folder)
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    study.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name not in study.ALSO])
+def test_each_variant_trains_a_model_with_a_large_vocabulary(tmp_path, capsys, variant):
+    """Padding, an end token, memory, or a variant's statistics, with another kind of model."""
+    folder = str(small_model(tmp_path / "model"))
+    line = f"--variant {variant} --max_steps 2 --learning_rate 0.1 --output_dir {tmp_path}"
+    line += " --bf16 False"
+    _, config = study.parse("", language_model.SETTINGS, line.split())
+    rows = language_model.train(variant, folder, config)
+    assert [row["rollout"] for row in rows] == [0, 1]
+    assert all(0 <= row[name] <= 1 for row in rows for name in ("sampled", "greedy"))
+    assert {"reward", "all_fail"} < {*rows[1]}
+    head, before, after = capsys.readouterr().out.strip().splitlines()
+    assert head.split()[:2] == ["rollout", "minutes"] and head.endswith("=")
+    assert before.startswith("      0") and after.startswith("      1")
