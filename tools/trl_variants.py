@@ -173,7 +173,7 @@ def verifier(tokenizer, completion_ids: list, answer: list, **_) -> list[float]:
 def parse(module: str, own: dict, line: list[str] | None = None, **flags: str) -> tuple:
     """(--variant and other flags, GRPOConfig) of a command line, by default that of the process.
 
-    own: arguments of GRPOConfig where the line says nothing. flags: more flags, with their defaults.
+    own: arguments of GRPOConfig where the line says nothing. flags: others and their defaults.
     """
     about = {"prog": f"python -m tools.{module}", "usage": "%(prog)s [--variant NAME] [flags]"}
     first = ArgumentParser(**about, add_help=False)
