@@ -173,7 +173,7 @@ def test_the_imagined_verifier_and_the_real_one(monkeypatch):
 
 
 def test_the_teacher_of_the_exercise_is_the_control():
-    """The program of exercise 4 trains with another advantage than the study of distillation."""
+    """The program of exercise 3 trains with another advantage than the study of distillation."""
     program = next(block for block in blocks("exercises.md") if "VARIANTS[" in block)
     names: dict = {}
     exec(program.split('VARIANTS["teach"]')[0], names)
