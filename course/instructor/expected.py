@@ -24,12 +24,9 @@ def expected(first: str) -> list[str]:
         sigma = math.sqrt(k * (8 - k) / factor) / 8
         both = [f"{math.sqrt(factor) * standardised(r, i):+.3f}" for i in (0, 7)]
         lines.append(f"2  with {name}: sigma {sigma:.3f}, correct and incorrect {' '.join(both)}")
-    few = 1 if k > 1 else 2  # question 3 (d)
-    for n, names in ((k, ("reinforce", "dr_grpo", "rloo")), (few, ("dr_grpo", "rloo"))):
-        group = [1.0] * n + [0.0] * (8 - n)
-        for name in names:
-            one, other = (FORMULAS[name](SimpleNamespace(r=x), 0, 0) for x in (group, group + [0]))
-            lines.append(f"3  {name}, {n} correct: {one:.3f} before, {other:.3f} after")
+    for name in ("reinforce", "dr_grpo", "rloo"):
+        one, other = (FORMULAS[name](SimpleNamespace(r=x), 0, 0) for x in (r, r + [0.0]))
+        lines.append(f"3  {name}: {one:.3f} before, {other:.3f} after")
     for A, ratio in ((1, R), (1, 1 / R), (-1, R), (-1, 1 / R)):
         clipped = min(max(ratio, 0.8), 1.2) * A
         least = min(ratio * A, clipped)
