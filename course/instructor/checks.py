@@ -75,14 +75,16 @@ def merge(mine: list[ast.stmt], theirs: list[ast.stmt], forbidden: re.Pattern) -
         names = bound(statement)
         taken = [name for name in names if name in place]
         last = max([last, *(place[name] for name in taken)])
+        if plain(statement) in same:
+            continue
         if forbidden.search(plain(statement)):
             refused += names
         elif isinstance(statement, (ast.Import, ast.ImportFrom)):
             imports.append(statement)
-        elif not taken:
-            after[last].append(statement)
-        elif plain(statement) not in same:
+        elif taken:
             refused += taken
+        else:
+            after[last].append(statement)
     mine[:] = imports + sum(after.values(), [])
     return refused
 
@@ -168,8 +170,8 @@ def check(command: str, theirs: Path | None = None, names: list[str] = []) -> Fo
         found = Found([], {"No result": ended}, {})
         with suppress(EOFError):  # it ended early
             found = receiver.recv() if receiver.poll(LIMIT) else found
+        process.join(1)  # it ends by itself, except if there is a loop
         process.kill()
-        process.join()
     return found
 
 

@@ -126,14 +126,13 @@ def draw(name: str, files: dict[str, Path], parts: list[Part], word: str) -> Non
 
 def main() -> None:
     parser = ArgumentParser("grade.py", SUPPRESS, __doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a student's files")
+    parser.add_argument("folders", nargs="*", type=os.path.abspath, help="files of a student")
     parser.add_argument("--table", default=os.devnull, metavar="FILE", help="points as CSV")
     parser.add_argument("--draw", metavar="WORD", help="two answers of each student")
     parser.add_argument("--expected", action="store_true", help="the numbers of each answer")
     parser.add_argument("--talks", nargs=2, metavar=("WORD", "FOLDER"), help="questions, mistakes")
     parser.add_argument("--without", help="a part that the class does not do", **WITHOUT)
     options = parser.parse_args()
-    folders = [Path(os.path.abspath(x)) for x in options.folders]
     try:  # before hours of work are done for it
         file = open(options.table, "w", encoding="utf-8", errors="backslashreplace", newline="")
     except OSError as error:
@@ -142,9 +141,9 @@ def main() -> None:
     out = Path(os.path.abspath(options.talks[1])) if options.talks else None
     os.chdir(ROOT)
     sys.stdout.reconfigure(errors="backslashreplace")  # a console that lacks letters of a name
-    if not folders:
+    if not options.folders:
         sys.exit(pytest.main(["-q", "tests/wrong_solutions.py"]))
-    names, parts = students(folders, assignment(options.without))
+    names, parts = students(options.folders, assignment(options.without))
     titles = [f"{part.title} ({part.points})" for part in parts]
     table.writerow(["name", "code", *titles, "as in the project"])
     with ThreadPoolExecutor(os.cpu_count()) as pool:

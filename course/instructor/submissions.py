@@ -7,14 +7,14 @@ from pathlib import Path
 from course.blank import Part
 
 
-def students(folders: list[Path], parts: list[Part]) -> tuple[dict, list[Part]]:
+def students(folders: list[str], parts: list[Part]) -> tuple[dict, list[Part]]:
     """A student's name -> a week -> the folder of this week; and the parts of these weeks.
 
     A folder week-2/anna has what Anna handed in for week 2. Any other folder has all weeks. The
     name is the path below the folder that has all students, so namesakes differ.
     """
     found = {}
-    for folder in dict.fromkeys(Path(os.path.abspath(x)) for x in folders):
+    for folder in dict.fromkeys(map(Path, folders)):
         week = re.fullmatch(r"week-(\d)", folder.parent.name)
         if week:
             found.setdefault(folder.parent.parent / folder.name, {})[week[1]] = folder
