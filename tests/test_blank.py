@@ -239,6 +239,7 @@ def test_a_handout_has_no_solution(tmp_path, monkeypatch):
     monkeypatch.setenv("ADDRESS", "https://localhost/a@b/grpo.git")
     assert hand_out(made).returncode == 0
     assert given_away(made) == set()
+    assert "policy_loss(" not in read(made / "studies/gradients.py")  # it is half of update
     first = read(made / "README.md")
     assert "This is the handout of an assignment" in first and "Now you can" not in first
     assert all(
