@@ -437,7 +437,7 @@ def test_a_place_for_a_mistake_is_where_the_source_has_it(student):
     edit(
         student / "grpo.py",
         "    d = logprobs - old_logprobs",
-        "    é = 'ééé'; d = logprobs - old_logprobs",
+        "    é = 'ééé'; d = logprobs - old_logprobs; é = d.sum(1)",
     )
     kinds = set()
     for part in assignment():
@@ -502,7 +502,7 @@ def test_every_part_has_questions_for_the_talk(student, monkeypatch, capsys, tmp
 
 
 def test_a_long_message_keeps_both_ends():
-    """A page of numbers for one mistake, or a message without the number that differs at its end."""
+    """A page of numbers for one mistake, or a message without the number at its end."""
     said = f"AssertionError: Not close! {'1.0 ' * 999} Greatest absolute difference: 7"
     results = checks.Results()
     node = SimpleNamespace(function=test_a_long_message_keeps_both_ends, originalname="test_a")
