@@ -423,6 +423,9 @@ def test_a_helper_that_calls_the_other_version_is_not_taken(student):
     mine = student / "advantages.py"
     helper = "import test_grpo\n\n\ndef helper(x):\n    return test_grpo.by_loops(x)\n\n\n"
     edit(mine, "def centre(", f"{helper}def centre(")
+    edit(
+        mine, "    s = nthr_scores(", "    test_mask = rollout.mask\n    s = nthr_scores("
+    )  # no call
     source, notes = checks.combined(mine, ["nthr"])
     assert notes["refused"] == ["test_grpo", "helper"] and "test_grpo" not in source
     own = student / "test_grpo.py"
@@ -472,7 +475,7 @@ def test_a_mistake_is_kept_only_if_tests_fail_with_it(student, monkeypatch):
     files = dict.fromkeys("1234", student)
     part, where, shown = talk.spoilt(files, assignment(), talk.random.Random(0))
     assert "These tests fail: test_a." in where and len(tried) >= 5
-    number, new, file = re.match(r".+ in line (\d+) of (.+?): `(.*)` was", where).group(1, 3, 2)
+    number, new, file = re.match(r".+ in .+, line (\d+) of (.+?): `(.*)` was", where).group(1, 3, 2)
     line = [x for x in shown.splitlines() if x.split()[0] == number]
     assert (
         len(line) == 1 and new in line[0] and line[0][6:] not in read(student / file).splitlines()

@@ -30,7 +30,7 @@ LIMIT = 120  # seconds of a check
 PROCESSES = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
 PROCESSES.set_forkserver_preload(["numpy", "pytest", "tokenizers", "torch._dynamo", "tqdm"])
 # Code that calls the version which it is compared with: the loops, and the functions of the core.
-LOOPS = re.compile(r"(?:id|name|module|value)='test_")
+LOOPS = re.compile("'test_(?:core|grpo|parts|train)'")
 CORE = re.compile(
     r"(?:module=|Attribute\(value=Name\(id=)'(?:advantages|grpo|train)'"
     r"|id='(?:apply|policy_loss|with_advantages|VARIANTS)'"
