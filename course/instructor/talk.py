@@ -80,7 +80,8 @@ def spoilt(files: dict[str, Path], parts: list[Part], rng: random.Random) -> tup
                 break
             if kind and any(test.startswith("test_") for test in failed):
                 line = source[:begin].count(b"\n") + 1
-                where = f"{kind} in {name}, line {line} of {file}: `{new}` was `{source[begin:end].decode()}`"
+                was = source[begin:end].decode()
+                where = f"{kind} in {name}, line {line} of {file}: `{new}` was `{was}`"
                 shown = [*enumerate(lines, 1)][tree.lineno - 1 : tree.end_lineno]
                 text = "\n".join(f"{i:4}  {line}" for i, line in shown)
                 return part, f"{where}. These tests fail: {', '.join(failed)}.", text
