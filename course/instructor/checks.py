@@ -52,7 +52,7 @@ class Results:
 
     def pytest_exception_interact(self, node, call):  # node: a test, or a file that is collected
         finds = getattr(node, "function", Results).__doc__ or ""
-        said = call.excinfo.exconly().removeprefix("AssertionError: ")
+        said = call.excinfo.exconly().removeprefix("AssertionError: ").split("\n +  where")[0]
         if len(said) > 400:  # numbers that differ are at the end
             said = f"{said[:150]} ... {said[-250:]}"
         name = getattr(node, "originalname", "The tests cannot be run")
