@@ -2,7 +2,7 @@
 
 import torch
 
-from advantages import VARIANTS, grpo, nthr, nthr_scores, with_advantages
+from advantages import VARIANTS, grpo, nthr, nthr_scores
 from grpo import Rollout, sample_rollout
 from studies.common import TABLES, paired, read_rows
 from studies.common import load  # noqa: F401 (the notebooks load models with it)
@@ -36,19 +36,6 @@ def most_mixed(rollout):
     return int((rollout.rewards.mean(1) - 0.5).abs().argmin())
 
 
-def characters(rollout):
-    """Which characters of the reasoning are the solution's, and which are not: masks (P, G, T)."""
-    correct = torch.zeros_like(rollout.mask)
-    incorrect = torch.zeros_like(rollout.mask)
-    for p, (problem, texts) in enumerate(zip(rollout.problems, rollout.texts)):
-        true = problem.solution.split("#")[0]
-        for i, text in enumerate(texts):
-            for t, (x, y) in enumerate(zip(text.split("#")[0], true)):
-                correct[p, i, t] = x == y
-                incorrect[p, i, t] = x != y
-    return correct, incorrect
-
-
 def print_scores(two):
     """Prints the threshold of nthr, and the score and the advantages of each token of ba and bb."""
     scores = nthr_scores(two)[0]  # (2 responses, 2 tokens)
@@ -59,14 +46,22 @@ def print_scores(two):
             print(f"{line}   grpo {grpo(two)[0, i]:+.0f}   nthr {nthr(two)[0, i, t]:+z.0f}")
 
 
-def pushes(rollout):
-    """name -> how many such characters grpo pushes up, how many down, and the sum of the pushes."""
-    A = with_advantages(rollout, grpo).A
-    found = {}
-    for name, which in zip(("correct", "incorrect"), characters(rollout)):
-        up, down = (int((which & sign).sum()) for sign in (A > 0, A < 0))
-        found[name] = up, down, A[which].sum().item()
-    return found
+def print_pushes(rollout):
+    """Prints how many characters of the reasoning grpo pushes up and down, and their sum.
+
+    A character is correct if the solution has the same one in the same place.
+    """
+    A = grpo(rollout)  # (P, G)
+    pushes = {"correct": [], "incorrect": []}
+    for advantages, problem, texts in zip(A.tolist(), rollout.problems, rollout.texts):
+        true = problem.solution.split("#")[0]
+        for a, text in zip(advantages, texts):
+            for x, y in zip(text.split("#")[0], true):
+                pushes["correct" if x == y else "incorrect"].append(a)
+    print(f"{'characters':14}{'pushed up':>11}{'pushed down':>14}{'all pushes':>13}")
+    for name, found in pushes.items():
+        up, down = (sum(a * sign > 0 for a in found) for sign in (1, -1))
+        print(f"{name:14}{up:11,}{down:14,}{sum(found):+13.0f}")
 
 
 def print_advantages(rollout, p, L, variants):
@@ -141,19 +136,15 @@ def of_answer(y, z):
     return torch.cat([torch.zeros(2), pushes.flatten()])
 
 
-def grad_of_J():
-    """The gradient of J = sum_z pi(z) pi(a | z), by autograd: of the six logits."""
-    z, y = FIRST.log().requires_grad_(), ANSWER.log().requires_grad_()
-    J = z.softmax(0) @ y.softmax(1)[:, 0]
-    return torch.cat([x.flatten() for x in torch.autograd.grad(J, (z, y))])
-
-
 def compared(rules):
     """What figures.estimates draws of some rules. rules: name -> what 1a, 1b, 2a and 2b give.
 
     Each rule has 200 means of eight responses and their mean, for two of the six logits: those of
-    reasoning 1 and of the true answer after it. Its title has the scatter of one response.
+    reasoning 1 and of the true answer after it. Its title has the scatter of one response. The last
+    value is grad J for these two, where J = sum_z pi(z) L(z) and L(z) = pi(a | z).
     """
+    L = ANSWER[:, 0]
+    grad_J = FIRST[0] * torch.stack([L[0] - FIRST @ L, L[0] * (1 - L[0])])
     chances = (FIRST[:, None] * ANSWER).flatten()  # of the four responses
     draws = torch.multinomial(chances, 1600, replacement=True, generator=generator(3)).view(200, 8)
     found = {}
@@ -162,7 +153,7 @@ def compared(rules):
         mean = chances @ rows
         scatter = chances @ (rows - mean).square().sum(1)
         found[f"{name}\nscatter {scatter:.3f}"] = rows[draws].mean(1)[:, [0, 2]], mean[[0, 2]]
-    return found, grad_of_J()[[0, 2]]
+    return found, grad_J
 
 
 # ---- The bandit: pi of three arms, of which only the first has a reward

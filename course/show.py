@@ -13,9 +13,6 @@ from tools.curves import metrics
 def show(folder: str, names: list[str]) -> None:
     """The columns with these names in the run's metrics.csv (tools/README.md defines them)."""
     rows = metrics(Path(folder))
-    for name in names:
-        if name not in rows[0]:
-            raise ValueError(f"{name} is not one of {', '.join(rows[0])}")
     print(*(name.rjust(13) for name in names))
     for row in rows:
         if all(row[name] for name in names):

@@ -5,11 +5,14 @@ import csv
 import importlib
 import inspect
 import json
+import math
 import os
 import re
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
+from statistics import fmean, pstdev, stdev
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +27,7 @@ from grpo import encode, sample_rollout
 from studies import ablations
 from studies.common import load
 from tasks import ADD, EOS, TASKS
+from test_grpo import standardised, verifree_at
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "course" / "instructor"))
@@ -71,7 +75,7 @@ def test_a_lecture_can_be_shown(name):
             odd = [line for line in prose.splitlines() if line.count("$") % 2]
             assert not odd, odd[0]
     figures = [output for cell in cells for output in cell.get("outputs", []) if "data" in output]
-    assert len(figures) >= 6
+    assert len(figures) >= 5
 
 
 def test_answers_and_marks_for_every_question():
@@ -108,6 +112,54 @@ def test_the_numbers_that_answers_should_have():
     assert expected.expected("Number: 012")[0].startswith("number 12, ")
     assert expected.expected("Number: 2024-1472") == lines  # the last three digits count
     assert expected.expected("Number:") == ["No number is in the first line: Number:"]
+
+
+def exam_results(number: int, x: SimpleNamespace) -> list[float]:
+    """The numbers of the replies to a question of the exam. x: what its table gives."""
+    match number:
+        case 1:
+            return [1 - x.p, x.p - 1, -x.p, x.p, x.p * (1 - x.p), x.p * (x.p - 1)]
+        case 2:
+            r = [1.0] * x.k + [0.0] * (8 - x.k)
+            G = next(G for G in range(1, 99) if (1 - x.q) ** G <= 0.5)
+            return [x.k / 8, pstdev(r), standardised(r, 0), standardised(r, 7), G]
+        case 6:
+            return [1 / (2 * x.m + 2 * x.n), 1 / (4 * x.m), 1 / (4 * x.n), 1 / 80]
+        case 7:
+            return [standardised([0.0] * x.G + [1.0], 0)]
+        case 8:
+            return [(0.5 * -0.2 + -0.5 * 0.2) * (1 * 2 + 2 * x.x)]
+        case 9:
+            L = [[0.0, math.log(x.x)], [0.0, math.log(x.y)]]
+            group = SimpleNamespace(logprobs=L, end=[[False, True]] * 2)
+            return [verifree_at(group, i, t) for i, t in ((0, 0), (0, 1), (1, 1))]
+        case 10:
+            wide = 4.30 * stdev(x.given) / math.sqrt(3)
+            return [fmean(x.given), fmean(x.given) - wide, fmean(x.given) + wide]
+
+
+def test_the_results_of_the_exam():
+    """A number of the exam's table was changed, and its results are those of the old one."""
+    page = (ROOT / "course" / "instructor" / "exam.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == [1, 2, 3, 6, 7, 8, 9, 10]
+    number_of = re.compile(r"[-+]?\d+(?:\.\d+)?(?:/\d+)?")
+    for number, row in rows:
+        for cell in row.split(" | "):
+            before, after = cell.split(": ")
+            given = {name: float(x) for name, x in re.findall(r"(\w)=([-\d.]+)", before)}
+            given |= {name: int(given[name]) for name in "kG" if name in given}
+            x = SimpleNamespace(**given, given=[float(y) for y in number_of.findall(before)])
+            if number == "3":  # (a) and (b) are the same for everybody, if u and v are such
+                assert x.u > 1.2 > x.v and after == ("none" if x.w < 0.8 else "less"), cell
+                continue
+            for shown, value in zip(
+                number_of.findall(after), exam_results(int(number), x), strict=True
+            ):
+                digits = len(shown.partition(".")[2])
+                exact = float(Fraction(shown))
+                wanted = value if "/" in shown else round(value, digits)
+                assert exact == pytest.approx(wanted, abs=1e-9), f"{cell}: {shown} is {value:.4f}"
 
 
 @pytest.mark.parametrize("failed", [True, False])

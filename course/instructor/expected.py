@@ -31,8 +31,8 @@ def expected(first: str) -> list[str]:
         clipped = min(max(ratio, 0.8), 1.2) * A
         least = min(ratio * A, clipped)
         moves = "no" if least == clipped else "a"
-        lines.append(f"4  A = {A}, ratio {ratio:.3f}: min {least:.3f}, {moves} gradient")
-        lines[-1] += f"; clipped only: {clipped}, no gradient"
+        both = f"min {least:.3f}, {moves} gradient; clipped only: {clipped}, no gradient"
+        lines.append(f"4  A = {A}, ratio {ratio:.3f}: {both}")
     a, b = 2 + S % 7, 7 + S % 7
     lines.append(f"6  a = {a}, b = {b}: right 1/{2 * a + 2 * b}, wrong 1/{2 * a} and 1/{2 * b}")
     sums = [sum(standardised(r + [x], i) for i in range(8)) for x in (1.0, 0.0)]

@@ -7,25 +7,21 @@ from pathlib import Path
 from course.blank import Part
 
 
-def students(folders: list[Path], parts: list[Part]) -> tuple[dict, list[Part]]:
+def students(folders: list[str], parts: list[Part]) -> tuple[dict, list[Part]]:
     """A student's name -> a week -> the folder of this week; and the parts of these weeks.
 
     A folder week-2/anna has what Anna handed in for week 2. Any other folder has all weeks. The
-    name is the shortest end of a path that nobody else has, so namesakes differ.
+    name is the path below the folder that has all students, so namesakes differ.
     """
     found = {}
-    for folder in dict.fromkeys(Path(os.path.abspath(x)) for x in folders):
+    for folder in dict.fromkeys(map(Path, folders)):
         week = re.fullmatch(r"week-(\d)", folder.parent.name)
         if week:
             found.setdefault(folder.parent.parent / folder.name, {})[week[1]] = folder
         else:
             found[folder] = {part.week: folder for part in parts}
-    names = {}
-    for path, weeks in found.items():
-        n = 1
-        while [x.parts[-n:] for x in found].count(path.parts[-n:]) > 1:
-            n += 1
-        names["/".join(path.parts[-n:])] = weeks
+    top = os.path.commonpath([path.parent for path in found])
+    names = {os.path.relpath(path, top): weeks for path, weeks in found.items()}
     given = {week for weeks in found.values() for week in weeks}
     return names, [part for part in parts if part.week in given]
 
