@@ -177,6 +177,8 @@ def run(args: Namespace) -> None:
     task = TASKS[args.task]
     folder = Path(os.path.expanduser(args.out), args.name)  # some shells do not in --out=~/runs
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "summary.json").exists():
+        say(f"This replaces the finished run in {folder}.")
     # Each row is flushed when its line ends. A full disk may leave a part of the last one.
     with open(folder / "metrics.csv", "w", buffering=1, newline="", encoding="utf-8") as file:
         (folder / "summary.json").unlink(missing_ok=True)  # only a finished run has one

@@ -493,15 +493,20 @@ def test_each_row_is_in_the_file_before_the_next_step(monkeypatch):
     assert others == [first + 1, first + 2, first + 3]
 
 
-def test_the_same_command_again_replaces_the_run(monkeypatch):
-    """Rows that are appended to those of an earlier run, or its summary.json beside new rows."""
+def test_the_same_command_again_replaces_the_run(monkeypatch, capsys):
+    """Rows that are appended to those of an earlier run, or its summary.json beside new rows.
+
+    Or nothing says that a finished run is replaced.
+    """
     assert run() == (0, [])
     [left] = Path("out").iterdir()
+    assert "replaces" not in capsys.readouterr().out
     before = (left / "metrics.csv").read_text().splitlines()
     weights = (left / "model.pt").read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(train, "base_model", Mock(side_effect=KeyboardInterrupt))
         assert run() == CTRL_C
+    assert f"\nThis replaces the finished run in {left}.\n" in capsys.readouterr().out
     assert not (left / "summary.json").exists()
     assert (left / "metrics.csv").read_text().splitlines() == before[:1]
     assert (left / "model.pt").read_bytes() == weights  # those of the earlier run

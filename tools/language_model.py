@@ -53,23 +53,32 @@ def make_data() -> tuple[list[dict], list[dict]]:
     return rows[60:], rows[6:60]
 
 
+def convert(path: Path) -> Path:
+    """Writes a GGUF file as a folder beside it, with weights of 32 bits, and returns the folder."""
+    folder = path.with_suffix("")
+    if not (folder / "tokenizer.json").exists():  # the last file that is written
+        source = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+        # It counts as quantised, and Trainer would refuse it. A new model of its weights does not.
+        del model.config.quantization_config
+        fresh = type(model)(model.config)
+        fresh.load_state_dict(model.state_dict())
+        fresh.save_pretrained(folder)
+        AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+    return folder
+
+
 def load(name: str) -> tuple:
     """(model in float32, tokenizer) of a hub's name, a folder or a GGUF file. OSError, ValueError.
 
     A response ends with its line, so the end of the line becomes the end-of-sequence token.
     """
-    path = Path(name)
-    gguf = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
-    if gguf and not path.is_file():
-        raise OSError("there is no such file")
-    source = path.parent if gguf else name
-    tokenizer = AutoTokenizer.from_pretrained(source, **gguf)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **gguf)
-    if gguf:  # It counts as quantised, and Trainer would refuse it.
-        weights = model.state_dict()
-        del model.config.quantization_config
-        model = type(model)(model.config)
-        model.load_state_dict(weights)
+    if name.endswith(".gguf"):
+        if not Path(name).is_file():
+            raise OSError("there is no such file")
+        name = convert(Path(name))
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
     end = tokenizer(END, add_special_tokens=False)["input_ids"]
     if len(end) != 1:
         raise ValueError("its tokenizer has no token for the end of a line")
@@ -143,12 +152,11 @@ class Table(TrainerCallback):
 
 def train(variant: str, name: str, config: GRPOConfig) -> list[dict]:
     """Trains the model of this name and returns the rows of the table. OSError, ValueError."""
-    model, tokenizer = load(name)
+    with config.main_process_first():
+        model, tokenizer = load(name)
     training, held = make_data()
-    data = Dataset.from_list(training)
-    trainer = VariantTrainer(
-        variant, model, partial(reward, tokenizer), config, data, processing_class=tokenizer
-    )
+    rewards, data = partial(reward, tokenizer), Dataset.from_list(training)
+    trainer = VariantTrainer(variant, model, rewards, config, data, None, tokenizer)
     trainer.remove_callback(PrinterCallback)
     table = Table(trainer, held)
     trainer.add_callback(table)

@@ -1,13 +1,7 @@
 """The variants inside a production trainer: TRL's GRPOTrainer with the advantages of VARIANTS.
 
-    python -m tools.trl_variants --variant half
-
-makes the base model of `add`, converts it to a transformers model and trains it for 20 steps. The
-command prints the mean reward on held-out prompts and their share of all-fail groups, both before
-and after training. All its other flags are those of TRL's GRPOConfig, for example --max_steps.
-
-To train a language model, import the trainer in a program in the repository's folder. The rewards
-must be 0 or 1:
+tools/language_model.py trains a language model with it. In a program of your own, which you run in
+the repository's folder, the rewards must be 0 or 1:
 
     from tools.trl_variants import VariantTrainer, trl_settings
 
@@ -17,15 +11,12 @@ must be 0 or 1:
 The packages are those of tools/requirements-trl.txt. tools/trainers.md says more.
 """
 
-from argparse import ArgumentParser
-from functools import partial
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 try:
     import torch
-    from datasets import Dataset
-    from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM
-    from transformers import HfArgumentParser, PreTrainedTokenizerFast
+    from transformers import HfArgumentParser
     from trl import GRPOConfig, GRPOTrainer
     from trl.trainer.utils import split_tensor_dict
 except ModuleNotFoundError as error:
@@ -34,35 +25,12 @@ except ModuleNotFoundError as error:
 
 from advantages import LOSS, VARIANTS, with_advantages
 from grpo import Rollout
-from tasks import ADD, EOS, PAD, TOKENIZER, Problem, make_problems
-from train import base_model, parse_arguments
 
 # What these variants do besides computing advantages.
 ALSO = {"likelihood": "scores the answer", "critic": "trains a network", "culling": "drops prompts"}
 ALSO |= {"verifree": "trains the true answer in place of the sampled one"}
 ALSO |= {"process": "reads the steps of the solution"}
 LOSS_TYPE = {"token": "dapo", "response": "grpo", "constant": "dr_grpo"}  # TRL's, of `aggregate`
-# Settings for this project's model. 512 rows are 64 groups of 8; 296 rows are a 13th of the
-# held-out ones.
-ROWS = {"per_device_train_batch_size": 512, "per_device_eval_batch_size": 296, "bf16": False}
-OWN = ROWS | {"max_completion_length": len(ADD.longest.solution) + 1, "output_dir": "runs/trl"}
-OWN |= {"learning_rate": 3e-4, "max_grad_norm": 0.01, "max_steps": 20}
-
-
-def twin(model) -> tuple[GPTBigCodeForCausalLM, PreTrainedTokenizerFast]:
-    """GPTBigCode with our weights, and its tokenizer; tests/test_trl.py compares the two."""
-    # transformers must know which tokens pad and end a text.
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=TOKENIZER, pad_token=PAD, eos_token=EOS)
-    V, D = model.embed_token.weight.size()
-    size = {"vocab_size": V, "n_embd": D, "n_positions": model.embed_position.num_embeddings}
-    depth = {"n_layer": len(model.blocks), "n_head": model.blocks[0].heads}
-    kind = {"activation_function": "relu", "tie_word_embeddings": False}
-    off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None}
-    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    theirs = GPTBigCodeForCausalLM(GPTBigCodeConfig(**size, **depth, **kind, **off, **ids))
-    weights = model.state_dict().values()  # they come in the same order
-    theirs.load_state_dict(dict(zip(theirs.state_dict(), weights, strict=True)))
-    return theirs, tokenizer
 
 
 def trl_settings(variant: str) -> dict:
@@ -160,20 +128,12 @@ def joined(rollouts: list[Rollout]) -> Rollout:
     return Rollout(tokens, mask, rewards, None, probs, None)
 
 
-def verifier(tokenizer, completion_ids: list, answer: list, **_) -> list[float]:
-    """The reward: 1.0 if a response has one "#", then the answer, then end-of-sequence; else 0.0.
+def parse(
+    module: str, own: dict, line: list[str] | None = None, **flags: str
+) -> tuple[Namespace, GRPOConfig]:
+    """Reads a command line, by default that of the process: --variant, own flags and GRPOConfig's.
 
-    It reads the tokens, because TRL leaves special tokens out of the text that it decodes: there, a
-    response that was cut off looks as if it had ended, and a sampled padding token is not seen.
-    """
-    goals = [Problem("", "", text + tokenizer.eos_token, 0) for text in answer]
-    return [ADD.reward(goal, y) for goal, y in zip(goals, tokenizer.batch_decode(completion_ids))]
-
-
-def parse(module: str, own: dict, line: list[str] | None = None, **flags: str) -> tuple:
-    """(--variant and other flags, GRPOConfig) of a command line, by default that of the process.
-
-    own: arguments of GRPOConfig where the line says nothing. flags: others and their defaults.
+    own: arguments of GRPOConfig where the line says nothing. flags: own flags and their defaults.
     """
     about = {"prog": f"python -m tools.{module}", "usage": "%(prog)s [--variant NAME] [flags]"}
     first = ArgumentParser(**about, add_help=False)
@@ -194,21 +154,3 @@ def parse(module: str, own: dict, line: list[str] | None = None, **flags: str) -
     if start and not Path(start).is_dir():
         parser.error(f"--resume_from_checkpoint {start}: there is no such folder")
     return cli, config
-
-
-if __name__ == "__main__":
-    cli, config = parse("trl_variants", OWN)
-    theirs, tokenizer = twin(base_model(parse_arguments([])))
-    # TRL reads the model from a folder, and so it can read the reference model of --beta as well.
-    base = f"{config.output_dir}/base"
-    with config.main_process_first():
-        theirs.save_pretrained(base)
-    # Training and held-out.
-    data = [Dataset.from_list([p._asdict() for p in make_problems(ADD, h)]) for h in (False, True)]
-    reward = partial(verifier, tokenizer)
-    trainer = VariantTrainer(cli.variant, base, reward, config, *data, tokenizer)
-    before = trainer.evaluate()
-    trainer.train(config.resume_from_checkpoint)
-    after = trainer.evaluate()
-    for name in ("eval_reward", "eval_all_fail"):
-        trainer.accelerator.print(f"{name}: {before[name]:.3f} before, {after[name]:.3f} after")
