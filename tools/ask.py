@@ -144,7 +144,8 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
         kind = "all-pass" if correct else "all-fail"
         print(f"The group is {kind}: for grpo all responses are equally good, so it pushes none.")
         if not trained.A[p].any():
-            print(f"{name} pushes none of them either, so this group teaches nothing.")
+            either = f"{name} pushes none of them either. " * (name != "grpo")
+            print(f"{either}So this group teaches nothing.")
     second = f"{name} has a second network, which no run saves. This is the part of grpo."
     print(second if network else NOTES.get(name, ""))
     print("\n".join(lines))
