@@ -114,7 +114,7 @@ class Table(TrainerCallback):
 
     def __init__(self, trainer: VariantTrainer, held: list[dict]):
         self.trainer, self.held, self.rows, self.start = trainer, held, [], perf_counter()
-        self.trainer.accelerator.print("\n" + self.HEAD + held[0]["prompt"].split(END)[-1])
+        trainer.accelerator.print("\n" + self.HEAD + held[0]["prompt"].split(END)[-1])
         self.show({"rollout": 0}, True)
 
     def accuracy(self, G: int, **settings) -> tuple[float, str]:
@@ -139,7 +139,8 @@ class Table(TrainerCallback):
         shown = f"{row['rollout']:7}  {row['minutes']:7.1f}"
         for name, width in {"reward": 6, "all_fail": 8, "sampled": 7, "greedy": 6}.items():
             shown += f"  {row[name]:{width}.1%}" if name in row else " " * (width + 2)
-        self.trainer.accelerator.print(f"{shown}  {row.get('response', '')}".rstrip())
+        line = f"{shown}  {row.get('response', '')}".rstrip()
+        self.trainer.accelerator.print(line, flush=True)
 
     def on_log(self, args, state, control, logs, **_):
         """A rollout has been trained on."""
