@@ -117,15 +117,22 @@ def group_of(model: GPT, task: Task, problem: Problem) -> Rollout:
 
 
 def follow(args: argparse.Namespace, model: GPT, problem: Problem) -> list[dict]:
-    """One run from this base model: at each evaluation the accuracy, and a group."""
+    """One run from this base model: at each evaluation the accuracy, a group, and which shares of
+    the groups that were trained on since the evaluation before were all-fail and all-pass."""
     task = TASKS[args.task]
     kept = []
+    trained = []
     base = {"step": 0} | train.evaluate(model, task, "sampled", temperature=1)
     for *_, row in tqdm(chain([(base,)], train.train(args, model)), f"{args.task} {args.variant}"):
+        if row["step"]:
+            trained.append([row["all_fail"], row["all_pass"]])
         if "sampled" in row:
             group = group_of(model, task, problem)
             shown = {"tokens": decode_responses(group), "rewards": written(group.rewards[0])}
+            equal = np.mean(trained, axis=0).round(4).tolist() if trained else None
             kept.append({"step": row["step"], "sampled": round(row["sampled"], 4)} | shown)
+            kept[-1]["equal"] = equal
+            trained = []
     return kept
 
 
