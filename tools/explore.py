@@ -6,8 +6,9 @@ explore.css, explore.js and recorded numbers. Two things are recorded:
 - One group of eight responses to 347+285= by the base model. For each prefix of these responses the
   page gets the distribution over the next token. It computes all advantages and updates from this
   table.
-- For each task a run of grpo and one of half. Every 25 steps the page keeps the accuracy and eight
-  responses to one held-out problem.
+- For each task a run of grpo and one of half. Every 25 steps the page keeps the accuracy, eight
+  responses to one held-out problem, and the shares of the training groups that were all-fail and
+  all-pass.
 
 The default takes about ten minutes on one core.
 """
