@@ -81,7 +81,8 @@ function readTable() {
   const triangle = unpack(products);
   const product = (a, b) => triangle[Math.max(a, b) * (Math.max(a, b) + 1) / 2 + Math.min(a, b)];
   table = { prefixes, begin, product };
-  table.length = STEP * norm(gradient(begin, rewards, "grpo"));
+  const x = groupOf(rewards, begin.map(softmax));
+  table.length = STEP * norm(gradient(begin, x, ADVANTAGES.grpo(x)));
 }
 
 function softmax(row) {
@@ -105,29 +106,29 @@ function groupOf(rewards, p) { // what the functions above want: the first respo
     tokens, places, g, rewards: [...rewards].map(Number), solution: data.lab.problem[1] + "$",
     pi: places.map((row) => row.map(([s, k]) => p[s][k])),
     H: places.map((row) => row.map(([s]) => -sum(p[s].map((x) => (x > 0 ? x * Math.log(x) : 0))))),
-    K(i, t, j, u) {
-      const other = g[j][u];
-      return g[i][t].reduce((total, x, k) => total + x * other[k], 0) * table.product(places[i][t][0], places[j][u][0]);
-    },
+    K: (i, t, j, u) => sum(g[i][t].map((x, k) => x * g[j][u][k])) * table.product(places[i][t][0], places[j][u][0]),
   };
 }
 
-function gradient(z, rewards, name) { // the mean over responses of A (one-hot - probability)
-  const x = groupOf(rewards, z.map(softmax));
-  const A = ADVANTAGES[name](x);
+function gradient(z, x, pushes) { // the mean over responses of push (one-hot - probability); an advantage is a push
   const total = z.map((row) => row.map(() => 0));
   x.places.forEach((places, i) => places.forEach(([row], t) => {
-    x.g[i][t].forEach((push, k) => { total[row][k] += A[i][t] * push / A.length; });
+    x.g[i][t].forEach((part, k) => { total[row][k] += pushes[i][t] * part / pushes.length; });
   }));
   return total;
 }
 
 const norm = (rows) => Math.hypot(...rows.flat());
 
-function updated(z, rewards, name) {
-  const step = gradient(z, rewards, name);
+function moved(z, x, pushes) { // one update
+  const step = gradient(z, x, pushes);
   const length = norm(step);
   return length ? z.map((row, s) => row.map((x, k) => x + table.length / length * step[s][k])) : z;
+}
+
+function updated(z, rewards, name) {
+  const x = groupOf(rewards, z.map(softmax));
+  return moved(z, x, ADVANTAGES[name](x));
 }
 
 // The updates so far, as the address has them: "00000010x10,01000010x2" is ten updates and then two with other rewards.
@@ -169,7 +170,7 @@ const FIELDS = { // name: [default, what is allowed]
   loss: [() => "grpo", (name) => name in data.clips],
   since: [() => 0, within(0, 10)],
   task: [() => Object.keys(data.runs)[0], (name) => name in data.runs],
-  frame: [() => "grpo-0", (text) => /^(grpo|half)-\d+$/.test(text)],
+  frame: [() => "grpo-3", (text) => /^(grpo|half)-\d+$/.test(text)],
   asked: [() => "-".repeat(QUESTIONS.length), (text) => /^[-s012]+$/.test(text) && text.length === QUESTIONS.length],
 };
 const state = {};
@@ -185,6 +186,7 @@ function readAddress() {
   }
   $("error").textContent = bad.length ? `The address asks for ${bad.join(", ")}, which this page does not have. ` +
     "It shows the default instead." : "";
+  settle();
 }
 
 let writing = null;
@@ -200,6 +202,7 @@ function writeAddress() { // at once, and then at most three times a second: bro
 
 function change(values, what = drawAll) {
   Object.assign(state, values);
+  settle();
   what();
   writeAddress();
 }
@@ -270,8 +273,7 @@ function tokensOf(text, solution, A, marks = () => "") { // coloured by the adva
   }, character));
 }
 
-// The width of a drawing in sixteenths of the page's letters, so that its own grow with them. A page that is not laid
-// out yet has none.
+// The width of a drawing in sixteenths of the page's letters, so that its own grow with them; a page without one has `most`.
 const letter = () => parseFloat(getComputedStyle(document.body).fontSize) / 16;
 const widthOf = (id, most) => Math.max(280, Math.min($(id).parentElement.clientWidth / letter() || most, most));
 
@@ -409,25 +411,24 @@ function drawFirst() {
 }
 
 // ---- Other rules
-const looked = (card) => state.asked[QUESTIONS.findIndex((question) => question.hides && question.card === card)] !== "-";
+const allLines = () => state.asked[QUESTIONS.findIndex(({ card }) => card === "rules")] !== "-"; // after its prediction
 const sourceOf = ({ paper }) => (paper ? `<a href="https://arxiv.org/abs/${paper}">paper</a>, ` : "") +
   '<a href="../advantages.py">code</a>';
 const near = () => { // the failure that shares most tokens with the correct response
   const { tokens } = data.lab;
-  const same = (text) => [...text].filter((character, t) => character === tokens[right()][t]).length;
-  return tokens.map((text, i) => [i === right() ? -1 : same(text), i]).sort((a, b) => b[0] - a[0])[0][1];
+  const same = tokens.map((text, i) => (i === right() ? -1 : [...text].filter((c, t) => c === tokens[right()][t]).length));
+  return same.indexOf(Math.max(...same));
 };
 
 function drawRules() {
   const { rule } = state;
-  const opening = state.rewards === data.lab.rewards;
   const none = "0".repeat(state.rewards.length);
   const rewards = rule === "negative" ? none : state.rewards;
   fill($("names"), ...Object.keys(data.rules).map((name) => choice(name, name === rule, { rule: name })));
   const why = rule === "negative" ? " It differs from grpo only if all responses fail, so here all rewards are 0." : "";
   html("about-rule", `<b>${rule}</b>: ${data.rules[rule].idea}${why} (${sourceOf(data.rules[rule])})`);
   drawLines(rewards);
-  html("as-trained", opening && rewards !== none && looked("rules") ? "When we train on <code>add</code>, half, pos_only, reinforce and nthr also " +
+  html("as-trained", rewards === opening() && allLines() ? "When we train on <code>add</code>, half, pos_only, reinforce and nthr also " +
     "end above grpo, and ngrpo, forking and process below. Only compensation differs: it ends below " +
     '(<a href="../studies/README.md">results</a>).' : "");
   const x = groupOf(rewards, table.begin.map(softmax));
@@ -440,19 +441,18 @@ function drawRules() {
     return el("div", { className: "pair" }, mark, el("span", { className: "name" }, name),
       el("div", { className: "tokens" }, ...tokensOf(text, x.solution, A, (t) => (Math.abs(A[t] - grpo[t]) > 1e-9 ? "differs" : ""))),
       el("div", { className: "A" }, ...spans(range(A))),
-      el("div", { className: "value" }, looked("rules") ? `${percent(before)} \u2192 ` : "",
-        looked("rules") ? el("b", { className: way }, `${percent(now)}\u2009%`) : ""));
+      el("div", { className: "value" }, `${percent(before)} \u2192 `, el("b", { className: way }, `${percent(now)}\u2009%`)));
   }));
-  const titles = [["name", "rule"], ["tokens", "response"], ["A", "advantage"], ["value", looked("rules") ? `after ${UPDATES} updates` : ""]];
+  const titles = [["name", "rule"], ["tokens", "response"], ["A", "advantage"], ["value", `after ${UPDATES} updates`]];
   const head = el("div", { className: "pair head" }, ...titles.map(([className, text]) => el("span", { className }, text)));
   fill($("pairs"), head, ...rows);
 }
 
 function drawLines(rewards) {
-  const shown = looked("rules") ? ["grpo", ...Object.keys(data.rules)] : ["grpo"];
+  const shown = ["grpo", ...(allLines() ? Object.keys(data.rules) : [state.rule])];
   const lines = shown.map((name) => ({ name, values: lineOf(name, rewards) }));
   const end = endFor(["grpo", ...Object.keys(data.rules)].flatMap((name) => lineOf(name, rewards)));
-  const width = widthOf("lines", 900);
+  const width = widthOf("lines", 700);
   const [left, edge, height] = [44, width - 118, 250];
   const x = (n) => left + (edge - left) * n / UPDATES;
   const y = (p) => height - (height - 12) * p / end;
@@ -460,22 +460,23 @@ function drawLines(rewards) {
   const parts = Array.from({ length: marks + 1 }, (_, k) => k * end / marks).map((p) =>
     `<path d="M${left} ${y(p)}H${edge}" stroke="var(--line)"/>
     <text x="${left - 6}" y="${y(p) + 4}" text-anchor="end">${fixed(100 * p, 0)} %</text>`);
-  parts.push(...[0, 10, 20, 30].map((n) => `<text x="${x(n)}" y="${height + 18}" text-anchor="middle">${n}</text>`));
-  parts.push(`<text x="${x(UPDATES / 2)}" y="${height + 36}" text-anchor="middle">updates</text>`);
+  parts.push(...[0, 10, 20, 30].map((n) => `<text x="${x(n)}" y="${height + 18}" text-anchor="middle">${n}</text>`),
+    `<text x="${x(UPDATES / 2)}" y="${height + 36}" text-anchor="middle">updates</text>`);
   const order = (name) => (name === state.rule ? 2 : name === "grpo" ? 1 : 0); // the thick line over the others
   for (const { name, values } of [...lines].sort((a, b) => order(a.name) - order(b.name))) {
     const stroke = [["var(--was)", 1.5], ["var(--text)", 2], ["var(--up)", 4]][order(name)];
     parts.push(`<polyline data-line="${name}" points="${values.map((p, n) => `${x(n)},${y(p)}`).join(" ")}" fill="none"
       stroke="${stroke[0]}" stroke-width="${stroke[1]}"/>`);
   }
-  lines.sort((a, b) => b.values.at(-1) - a.values.at(-1));
+  const equal = (a, b) => a && b && Math.abs(a.values.at(-1) - b.values.at(-1)) < 1e-9;
+  lines.sort((a, b) => (equal(a, b) ? 0 : b.values.at(-1) - a.values.at(-1)));
   lines.forEach((line, k) => { line.y = Math.max(y(line.values.at(-1)), k ? lines[k - 1].y + 15 : 12); });
-  const over = Math.max(0, lines.at(-1).y - height); // the lowest names move up again, and push those above them
-  if (over) lines.at(-1).y = height;
+  lines.at(-1).y = Math.min(lines.at(-1).y, height); // the lowest names move up again, and push those above them
   for (let k = lines.length - 2; k >= 0; k--) lines[k].y = Math.min(lines[k].y, lines[k + 1].y - 15);
-  for (const { name, values, y: place } of lines) {
+  for (const [k, { name, values, y: place }] of lines.entries()) {
     parts.push(`<path d="M${edge + 2} ${y(values.at(-1))}L${edge + 12} ${place}" stroke="var(--muted)" fill="none"/>
-      <text x="${edge + 15}" y="${place + 4}" ${order(name) ? 'font-weight="700"' : ""}>${name}</text>`);
+      <text x="${edge + 15}" y="${place + 4}" ${order(name) ? 'font-weight="700"' : ""}>${name}${
+        equal(lines[k], lines[k + 1]) ? " =" : ""}</text>`);
   }
   draw("lines", width, height + 44, parts);
   $("lines").ariaLabel = "Probability of the correct response after 30 updates: " +
@@ -489,15 +490,13 @@ function draw(id, width, height, parts) {
 }
 
 // ---- The clip
-const PUSH = { // on the logarithm of a token's probability: what the loss has as its gradient
-  grpo: (ratio, A) => (ended("grpo", ratio, A) ? 0 : ratio * A),
-  gspo: (ratio, A) => (ended("gspo", ratio, A) ? 0 : ratio * A), // the ratio of the whole response
-  cispo: (ratio, A) => Math.min(ratio, data.clips.cispo.high) * A,
-};
+function push(name, ratio, A) { // on the logarithm of a token's probability: what the loss has as its gradient
+  if (name === "cispo") return Math.min(ratio, data.clips.cispo.high) * A;
+  return ended(name, ratio, A) ? 0 : ratio * A; // the ratio of gspo is that of the whole response
+}
 
 function ended(name, ratio, A) {
-  const { low, high } = data.clips[name];
-  return A > 0 ? ratio > high : ratio < low;
+  return A > 0 ? ratio > data.clips[name].high : ratio < data.clips[name].low;
 }
 
 function objective(name, ratio, A) { // its slope times the ratio is the push
@@ -506,18 +505,29 @@ function objective(name, ratio, A) { // its slope times the ratio is the push
   return Math.min(ratio * A, Math.min(Math.max(ratio, low), high) * A);
 }
 
-function ratios(name, n) { // of all tokens, after n of the first screen's updates
-  const [before, now] = [0, n].map((k) => groupOf(data.lab.rewards, policy("grpo", joined([[data.lab.rewards, k]]))).pi);
+const sampled = () => groupOf(data.lab.rewards, table.begin.map(softmax));
+
+function ratios(name, z) { // of all tokens, since they were sampled
+  const [before, now] = [table.begin, z].map((logits) => groupOf(data.lab.rewards, logits.map(softmax)).pi);
   const each = now.map((row, i) => row.map((p, t) => p / before[i][t]));
   return name === "gspo" ? each.map((row) => row.map(() => Math.exp(mean(row.map(Math.log))))) : each;
+}
+
+function clipped(name, n) { // the logits after n updates with this loss
+  return n === 0 ? table.begin : remember(`clipped ${name} ${n}`, () => {
+    const z = clipped(name, n - 1);
+    const A = ADVANTAGES.grpo(sampled());
+    const pushes = ratios(name, z).map((row, i) => row.map((ratio, t) => push(name, ratio, A[i][t])));
+    return moved(z, groupOf(data.lab.rewards, z.map(softmax)), pushes);
+  });
 }
 
 function drawClip() {
   const { loss, since } = state;
   const { low, high } = data.clips[loss];
-  const [lowest, highest] = [low, high].map((limit) => fixed(limit));
-  const r = ratios(loss, since);
-  const A = ADVANTAGES.grpo(groupOf(data.lab.rewards, table.begin.map(softmax))).map((row) => row[0]);
+  const z = clipped(loss, since);
+  const r = ratios(loss, z);
+  const A = ADVANTAGES.grpo(sampled()).map((row) => row[0]);
   fill($("losses"), ...Object.keys(data.clips).map((name) => choice(name, name === loss, { loss: name })));
   $("since").value = since;
   $("since-now").textContent = since;
@@ -525,10 +535,11 @@ function drawClip() {
   const of = (sign) => r.flatMap((row, i) => (A[i] * sign > 0 ? row : []));
   const counts = [1, -1].map((sign) => of(sign).filter((ratio) => (loss === "cispo" ? ratio > high : ended(loss, ratio, sign))).length);
   const [up, down] = [1, -1].map((sign) => of(sign).length);
-  html("clip-says", !since ? "Every ratio is 1. Move the slider." : loss === "cispo" ?
-    `Of ${up + down} tokens, ${counts[0] + counts[1]} are above ${highest}: their ratio counts as ${highest} (ringed dots). No push ends.` :
-    `Of ${up} tokens with <b class="up">A above 0</b>, ${counts[0]} are above ${highest}; of ${down} with <b class="down">A below 0</b>, ` +
-    `${counts[1]} are below ${lowest}. A clip ends the push of these (hollow dots).`);
+  const share = `The correct response has ${percent(probability(z.map(softmax), data.lab.tokens[right()]))}\u2009%.`;
+  html("clip-says", (!since ? "Every ratio is 1, so the dots lie on one another. Move the slider. " : loss === "cispo" ?
+    `Of ${up + down} tokens, ${counts[0] + counts[1]} are above ${fixed(high)}: their ratio counts as ${fixed(high)} (ringed dots). No push ends. ` :
+    `Of ${up} tokens with <b class="up">A above 0</b>, ${counts[0]} are above ${fixed(high)}; of ${down} with <b class="down">A below 0</b>, ` +
+    `${counts[1]} are below ${fixed(low)}. The clip ends the push of these (hollow dots). `) + share);
   html("about-loss", `<b>${loss}</b>: ${loss === "grpo" ? "Limit the ratio of each token." : data.clips[loss].idea} ` +
     `${loss === "gspo" ? "Our limits are a hundred times as wide as the paper\u2019s, because responses are short. " : ""}(${sourceOf(data.clips[loss])})`);
   drawPanel("above", 1, r, A);
@@ -538,44 +549,47 @@ function drawClip() {
 function drawPanel(id, sign, r, A) { // the curve for one sign of A, and on it the tokens
   const { loss } = state;
   const { low, high } = data.clips[loss];
-  const all = ratios("grpo", 10).flat();
+  const all = Object.keys(data.clips).flatMap((name) => ratios(name, clipped(name, 10)).flat());
   const [first, last] = [Math.floor(10 * Math.min(...all, 0.8)) / 10, Math.ceil(10 * Math.max(...all, 1.2)) / 10];
-  const width = widthOf(id, 440);
-  const height = 240;
+  const [width, height] = [widthOf(id, 560), 240];
   const x = (ratio) => 14 + (width - 28) * (ratio - first) / (last - first);
   const y = (value) => (sign > 0 ? 205 - 160 * (value - first) / (last - first) : 45 - 160 * (value + first) / (last - first));
-  const points = Array.from({ length: 201 }, (_, k) => first + k * (last - first) / 200);
-  const parts = [low, high].filter((limit) => limit >= first && limit <= last && (loss !== "cispo" || limit === high)).map((limit) =>
+  const parts = [low, high].filter((limit) => loss !== "cispo" || limit === high).map((limit) =>
     `<path d="M${x(limit)} 30V212" stroke="var(--muted)" stroke-dasharray="3 4"/>
     <text x="${x(limit)}" y="26" text-anchor="${limit < 1 ? "end" : "start"}">${fixed(limit)}</text>`);
-  const curve = points.map((ratio) => `${x(ratio)},${y(objective(loss, ratio, sign))}`).join(" ");
-  parts.push(`<polyline points="${curve}" fill="none" stroke="var(--line)" stroke-width="6"/>`);
+  const points = Array.from({ length: 201 }, (_, k) => first + k * (last - first) / 200);
+  parts.push(`<polyline points="${points.map((ratio) => `${x(ratio)},${y(objective(loss, ratio, sign))}`).join(" ")}" fill="none" stroke="var(--line)" stroke-width="6"/>`);
+  const way = sign > 0 ? "up" : "down";
   const far = { ratio: 0 };
   r.forEach((row, i) => row.forEach((ratio, t) => {
     if (A[i] * sign <= 0) return;
-    const way = loss === "cispo" ? (ratio > high ? "cut" : "pushed") : ended(loss, ratio, sign) ? "ended" : "pushed";
-    const lift = ((i * 5 + t * 3) % 7 - 3) * 2.5; // so that not all lie on one another
-    parts.push(`<circle class="${way} ${sign > 0 ? "up" : "down"}" cx="${x(ratio)}" cy="${y(objective(loss, ratio, sign)) + lift}" r="5">
+    const kind = loss === "cispo" ? (ratio > high ? "cut" : "pushed") : ended(loss, ratio, sign) ? "ended" : "pushed";
+    parts.push(`<circle class="${kind} ${way}" cx="${x(ratio)}" cy="${y(objective(loss, ratio, sign))}" r="6">
       <title>token ${t + 1} of response ${i + 1}, ratio ${fixed(ratio)}</title></circle>`);
     if (ratio > far.ratio) Object.assign(far, { ratio, i, t });
   }));
-  if (far.ratio > 1.1 && loss !== "gspo") {
-    const place = [x(far.ratio) - (sign > 0 ? 0 : 14), y(objective(loss, far.ratio, sign)) + (sign > 0 ? -16 : 8)];
-    parts.push(`<text x="${place[0]}" y="${place[1]}" text-anchor="end">\u201c${
+  if (far.ratio > 1.1 && loss !== "gspo") { // beside its dot, and not on the curve
+    const left = x(far.ratio) > width / 2;
+    const [dx, dy] = sign > 0 ? [left ? 6 : -6, -12] : left ? [-12, 10] : [12, -4];
+    parts.push(`<text x="${x(far.ratio) + dx}" y="${y(objective(loss, far.ratio, sign)) + dy}" text-anchor="${left ? "end" : "start"}">\u201c${
       data.lab.tokens[far.i][far.t]}\u201d of response ${far.i + 1}</text>`);
   }
   const ticks = [0.5, 1, 1.5, 2, 2.5, 3].filter((ratio) => ratio >= first && ratio <= last);
   parts.push(...ticks.map((ratio) => `<text x="${x(ratio)}" y="228" text-anchor="middle">${ratio}</text>`));
-  parts.push(`<text x="4" y="12"><tspan font-weight="700">A ${sign > 0 ? "above" : "below"} 0</tspan>: objective against ratio</text>`);
-  parts.push(`<text x="${width - 4}" y="${height + 4}" text-anchor="end">ratio${loss === "gspo" ? " of the response" : " of the token"}</text>`);
+  parts.push(`<text x="4" y="12"><tspan font-weight="700">A ${sign > 0 ? "above" : "below"} 0</tspan>: pushed ${way}${
+    loss === "cispo" ? "" : `, until ${fixed(sign > 0 ? high : low)}`}</text>
+    <text x="4" y="${height + 4}">\u2191 objective</text>
+    <text x="${width - 4}" y="${height + 4}" text-anchor="end">ratio of the ${loss === "gspo" ? "response" : "token"} \u2192</text>`);
   draw(id, width, height + 8, parts);
-  $(id).ariaLabel = `Objective against ratio for A ${sign > 0 ? "above" : "below"} 0, with the tokens as dots`;
+  $(id).ariaLabel = `The objective for each ratio if A is ${sign > 0 ? "above" : "below"} 0, with the tokens as dots`;
 }
 
 // ---- The recorded runs
+const columns = () => // of the film: on a narrow screen every second one
+  data.runs[state.task].grpo.map((_, k) => k).filter((k) => innerWidth > 480 || k % 2 === 0);
 const frameOf = () => { // the column that is shown: its run, its place
   const [run, k] = state.frame.split("-");
-  return [run, looked("run") ? Math.min(Number(k), data.runs[state.task][run].length - 1) : 0];
+  return [run, columns().findLast((place) => place <= Number(k))];
 };
 const solved = (frame) => [...frame.rewards].filter((r) => r === "1").length;
 const ordered = (frame) => [...frame.rewards].map((_, i) => i).sort((i, j) => frame.rewards[i] - frame.rewards[j] || i - j);
@@ -585,21 +599,19 @@ function drawRun() {
   const [shown, place] = frameOf();
   fill($("tasks"), ...Object.keys(data.runs).map((task) => choice(task, task === state.task, { task })));
   $("asked-for").textContent = problem[0].replaceAll(" ", "");
-  const columns = Object.entries(runs).flatMap(([run, frames]) => [el("span", {}, run), ...frames.map((frame, k) => {
-    const n = solved(frame);
-    const open = looked("run") || k === 0;
-    const cells = ordered(frame).map((i) => el("i", { className: frame.rewards[i] === "1" ? "correct" : "" }));
+  const film = Object.entries(runs).flatMap(([run, frames]) => [el("span", {}, run), ...columns().map((k) => {
+    const n = solved(frames[k]);
+    const { rewards, step } = frames[k];
+    const cells = ordered(frames[k]).map((i) => el("i", { className: rewards[i] === "1" ? "correct" : "" }));
     const chosen = run === shown && k === place;
     return el("button", {
-      className: open ? (n % frame.rewards.length ? "mixed" : "equal") : "covered", disabled: !open, ariaPressed: chosen,
-      tabIndex: chosen ? 0 : -1, data: { frame: `${run}-${k}`, key: `${run}-${k}` },
-      ariaLabel: open ? `${run}, step ${frame.step}: ${n} of ${frame.rewards.length} correct` : `${run}, step ${frame.step}`,
+      className: n % rewards.length ? "mixed" : "equal", ariaPressed: chosen, tabIndex: chosen ? 0 : -1,
+      data: { frame: `${run}-${k}`, key: `${run}-${k}` }, ariaLabel: `${run}, step ${step}: ${n} of ${rewards.length} correct`,
     }, ...cells);
   })]);
-  const steps = runs.grpo.map((frame) => frame.step);
-  const ticks = steps.map((step, k) => el("span", { className: "tick" }, k % 4 ? "" : step));
-  $("film").style.setProperty("--columns", steps.length);
-  fill($("film"), ...columns, el("span", {}, "step"), ...ticks);
+  const ticks = columns().map((k) => el("span", { className: "tick" }, k % 4 ? "" : runs.grpo[k].step));
+  $("film").style.setProperty("--columns", ticks.length);
+  fill($("film"), ...film, el("span", {}, "step"), ...ticks);
   drawAccuracy(runs);
   const frame = runs[shown][place];
   const n = solved(frame);
@@ -614,70 +626,58 @@ function drawRun() {
 }
 
 function drawAccuracy(runs) {
-  const width = widthOf("accuracy", 900);
-  const left = 46; // as wide as the first column of the film
-  const x = (k) => left + (width - left) * (k + 0.5) / runs.grpo.length;
-  const y = (share) => 78 - 66 * share;
+  const [width, left] = [widthOf("accuracy", 900), 46]; // left is the width of the film's first column
+  const places = columns();
+  const x = (k) => left + (width - left) * (k / (places[1] ?? 1) + 0.5) / places.length;
+  const y = (share) => 138 - 126 * share;
   const parts = [0, 0.5, 1].map((share) => `<path d="M${left} ${y(share)}H${width}" stroke="var(--line)"/>
     <text x="${left - 4}" y="${y(share) + 4}" text-anchor="end">${100 * share} %</text>`);
-  for (const [run, stroke] of [["half", 'stroke="var(--up)" stroke-width="4"'], ["grpo", 'stroke="var(--text)" stroke-width="2"']]) {
-    const seen = looked("run") ? runs[run] : runs[run].slice(0, 1);
-    parts.push(`<polyline points="${seen.map((frame, k) => `${x(k)},${y(frame.sampled)}`).join(" ")}" fill="none" ${stroke}/>`);
-  }
-  const end = Object.entries(runs).map(([run, frames]) => [run, fixed(100 * frames.at(-1).sampled, 0)]);
-  const [grpo, half] = end.map(([run, share]) => `${run} (${run === "grpo" ? "black" : "blue"})${looked("run") ? ` ends at ${share} %` : ""}`);
-  html("accuracy-says", `Accuracy on new problems: ${grpo}, ${half}.`);
-  draw("accuracy", width, 84, parts);
-  $("accuracy").ariaLabel = `Accuracy on new problems: ${grpo}, ${half}`;
+  const line = (run, how, share) => parts.push(`<polyline fill="none" ${how} points="${runs[run].flatMap((frame, k) =>
+    (share(frame) === null ? [] : `${x(k)},${y(share(frame))}`)).join(" ")}"/>`);
+  line("half", 'stroke="var(--up)" stroke-width="4"', ({ sampled }) => sampled);
+  line("grpo", 'stroke="var(--text)" stroke-width="2"', ({ sampled }) => sampled);
+  line("grpo", 'stroke="var(--text)" stroke-width="2" stroke-dasharray="2 5"', ({ equal }) => equal && 1 - sum(equal));
+  const [grpo, half] = ["grpo", "half"].map((run) => fixed(100 * runs[run].at(-1).sampled, 1));
+  const says = `Accuracy on new problems: grpo (black) ends at ${grpo} %, half (blue) at ${half} %. Dotted: the share of grpo\u2019s ` +
+    "training groups with unequal rewards: only these teach.";
+  html("accuracy-says", says);
+  draw("accuracy", width, 144, parts);
+  $("accuracy").ariaLabel = says;
 }
 
 // ---- The questions: a prediction first, then the page shows the answer
 const opening = () => data.lab.rewards;
-const also = () => [...opening()].map((r, i) => (i === near() ? "1" : r)).join("");
 const taskOf = (k) => Object.keys(data.runs)[k];
-const atEnd = (k) => data.runs[taskOf(k)].grpo;
+const chance = (past) => percent(probability(policy("grpo", past), data.lab.tokens[near()]));
+const endOf = (name) => `${fixed(100 * lineOf(name, opening()).at(-1), 0)} %`;
+const shareOf = (task, column, kind) => `${fixed(100 * data.runs[taskOf(task)].grpo.at(column).equal[kind], 0)} %`;
 const QUESTIONS = [
   { card: "lab", known: () => state.past, // then the page has shown the answer
     ask: () => `Response ${near() + 1} has correct steps, but one wrong digit: reward 0. What do ten updates do to it?`,
     choices: ["It becomes less likely.", "It stays.", "It becomes likelier."], right: 2,
     show: () => ({ rewards: opening(), past: `${opening()}x10` }),
-    answer: () => {
-      const [before, now] = ["", `${opening()}x10`].map((past) => percent(probability(policy("grpo", past), data.lab.tokens[near()])));
-      return `${before} % became ${now} %. It begins like the correct response, which is pushed up harder. GRPO does not know ` +
-        "which token was wrong: all tokens of a response get one advantage.";
-    } },
+    answer: () => `${chance("")} % became ${chance(`${opening()}x10`)} %. It begins like the correct response, which is pushed up harder. ` +
+      "GRPO does not know which token was wrong: all tokens of a response get one advantage." },
   { card: "lab", ask: () => `You give response ${near() + 1} reward 1 as well. What happens to +2.65?`,
     choices: ["It grows.", "It stays.", "It shrinks."], right: 2,
-    show: () => ({ rewards: also(), past: "" }),
-    answer: () => "It shrinks to +1.73: a success is less of an exception now." },
-  { card: "lab", ask: () => "You set all rewards to 0. What does each response get?",
-    choices: ["\u22121", "\u22120.38", "0"], right: 2,
-    show: () => ({ rewards: "0".repeat(opening().length), past: "" }),
-    answer: () => "0: every reward equals the mean. Equal rewards teach GRPO nothing." },
-  { card: "rules", hides: true, ask: () => "pos_only never pushes down. Where does its line end, compared with grpo\u2019s?",
-    choices: ["below", "level", "above"], right: 2,
+    show: () => ({ rewards: [...opening()].map((r, i) => (i === near() ? "1" : r)).join(""), past: "" }),
+    after: () => ({ rewards: opening() }),
+    answer: () => `It shrinks to +1.73: a success is less of an exception. Response ${near() + 1} now has reward 1 above.` },
+  { card: "rules", known: () => ["pos_only", "reinforce"].includes(state.rule),
+    ask: () => "half pushes failures down half as hard. pos_only never pushes them down. Where does its line end?",
+    choices: ["below grpo\u2019s", "between the two", "above half\u2019s"], right: 2,
     show: () => ({ rewards: opening(), rule: "pos_only" }),
-    answer: () => {
-      const [its, grpo] = ["pos_only", "grpo"].map((name) => fixed(100 * lineOf(name, opening()).at(-1), 0));
-      return `At ${its} %, and grpo\u2019s at ${grpo} %. Updates have one length, and grpo spends a part of it on pushing failures down.`;
-    } },
-  { card: "clip",
-    ask: () => {
-      const ratio = Math.max(...ratios("grpo", 10)[near()]);
-      return `After ten updates a token of response ${near() + 1}, whose A is below 0, is ${fixed(ratio, 1)} times as likely. Does ` +
-        "grpo\u2019s clip end its push down?";
-    },
+    answer: () => `At ${endOf("pos_only")}, half\u2019s at ${endOf("half")}, grpo\u2019s at ${endOf("grpo")}. What an update does not spend on ` +
+      "failures goes to the success." },
+  { card: "clip", ask: () => `After ten updates with grpo\u2019s clip a token of response ${near() + 1}, whose A is below 0, is ${
+      fixed(Math.max(...ratios("grpo", clipped("grpo", 10))[near()]), 1)} times as likely. Does the clip end its push down?`,
     choices: ["yes", "no"], right: 1, show: () => ({ loss: "grpo", since: 10 }),
     answer: () => "It moved the wrong way, downhill. The clip only ends pushes that went far enough in their own direction." },
-  { card: "run", hides: true, ask: () => "At step 0 all eight fail, so this group teaches nothing. Is the problem solved at the end?",
-    choices: ["never", "by some of eight", "by most"], right: 2,
-    show: () => ({ task: taskOf(0), frame: `grpo-${atEnd(0).length - 1}` }),
-    answer: () => `${capital(word(solved(atEnd(0).at(-1))))} of eight are correct, learned on other problems.` },
   { card: "run", known: () => state.task !== taskOf(0) || !taskOf(1),
-    ask: () => `On ${taskOf(1)} all eight fail at first as well. Does grpo solve that problem?`,
-    choices: ["never", "by some of eight", "by most"], right: 0,
-    show: () => ({ task: taskOf(1), frame: `grpo-${atEnd(1).length - 1}` }),
-    answer: () => `All its columns are grey: such prompts teach nothing. At first, ${taskOf(1)} has many of them.` },
+    ask: () => `On ${taskOf(1)}, how many of grpo\u2019s first training groups fail altogether and teach nothing?`,
+    choices: ["a tenth", "a third", "more than half"], right: 2, show: () => ({ task: taskOf(1) }),
+    answer: () => `${shareOf(1, 1, 0)} in the first 25 steps; on ${taskOf(0)} ${shareOf(0, 1, 0)}. Groups that all pass teach nothing either: ` +
+      `at the end of ${taskOf(0)} they are ${shareOf(0, -1, 1)}.` },
 ];
 
 let orders; // of the choices: new with each visit
@@ -686,23 +686,21 @@ function shuffled(numbers) {
 }
 
 const marked = (n, character) => state.asked.slice(0, n) + character + state.asked.slice(n + 1);
-const skipped = (n) => state.asked[n] === "s" || (state.asked[n] === "-" && QUESTIONS[n].known?.());
+
+function settle() { // what the page has shown is no question any more
+  QUESTIONS.forEach(({ known }, n) => { if (state.asked[n] === "-" && known?.()) state.asked = marked(n, "s"); });
+}
 
 function predict(n, k) {
-  // An earlier question that the page had answered stays skipped, although what is shown changes now.
-  const asked = [...marked(n, String(k))].map((mark, i) => (i < n && skipped(i) ? "s" : mark)).join("");
-  change({ ...QUESTIONS[n].show(), asked });
+  change({ ...QUESTIONS[n].show(), asked: marked(n, String(k)) });
   $("said").textContent = document.querySelector(`[data-card=${QUESTIONS[n].card}] .verdict`).textContent;
 }
 
 function drawCards() {
   for (const card of document.querySelectorAll(".card")) {
-    const n = QUESTIONS.findIndex((question, k) => question.card === card.dataset.card && !skipped(k));
+    const n = QUESTIONS.findIndex((question, k) => question.card === card.dataset.card && state.asked[k] !== "s");
     card.hidden = n < 0;
-    if (n < 0) {
-      card.replaceChildren();
-      continue;
-    }
+    if (card.hidden) continue;
     const question = QUESTIONS[n];
     const predicted = state.asked[n] === "-" ? null : Number(state.asked[n]);
     const sign = (k) => (predicted === null ? "" : k === question.right ? "\u2713 " : k === predicted ? "\u2717 " : "");
@@ -711,8 +709,9 @@ function drawCards() {
       data: { key: `choice${k}`, choice: k }, onclick: () => predict(n, k),
     }, sign(k) + question.choices[k]));
     const last = QUESTIONS.findLastIndex((other) => other.card === question.card) === n;
-    const next = el("button", { className: "next", data: { key: "next" }, onclick: () => change({ asked: marked(n, "s") }) },
-      predicted !== null ? (last ? "close" : "next") : question.hides ? "just show it" : "skip");
+    const close = () => change({ ...(predicted === null ? {} : question.after?.()), asked: marked(n, "s") });
+    const next = el("button", { className: "next", data: { key: "next" }, onclick: close }, predicted === null ?
+      (question.card === "rules" ? "show all lines" : "skip") : question.after ? "first rewards again" : last ? "close" : "next");
     const verdict = predicted === null ? [] : [el("p", { className: "verdict" },
       el("b", {}, predicted === question.right ? "Right. " : "Not quite. "), question.answer())];
     fill(card, el("p", {}, el("b", {}, "Predict: "), question.ask()),
@@ -754,7 +753,8 @@ function arrows(event) { // in the film: left and right in time, up and down bet
   event.preventDefault();
   const [run, k] = event.target.dataset.frame.split("-");
   const runs = Object.keys(data.runs[state.task]).filter((name) => name !== "problem");
-  const next = $("film").querySelector(`[data-frame="${runs[runs.indexOf(run) + move[0]]}-${Number(k) + move[1]}"]:enabled`);
+  const [down, along] = [runs[runs.indexOf(run) + move[0]], columns()[columns().indexOf(Number(k)) + move[1]]];
+  const next = $("film").querySelector(`[data-frame="${down}-${along}"]`);
   if (!next) return;
   next.focus();
   change({ frame: next.dataset.frame }, drawRun);

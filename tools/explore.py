@@ -6,8 +6,9 @@ explore.css, explore.js and recorded numbers. Two things are recorded:
 - One group of eight responses to 347+285= by the base model. For each prefix of these responses the
   page gets the distribution over the next token. It computes all advantages and updates from this
   table.
-- For each task a run of grpo and one of half. Every 25 steps the page keeps the accuracy and eight
-  responses to one held-out problem.
+- For each task a run of grpo and one of half. Every 25 steps the page keeps the accuracy, eight
+  responses to one held-out problem, and the shares of the training groups that were all-fail and
+  all-pass.
 
 The default takes about ten minutes on one core.
 """
@@ -117,15 +118,22 @@ def group_of(model: GPT, task: Task, problem: Problem) -> Rollout:
 
 
 def follow(args: argparse.Namespace, model: GPT, problem: Problem) -> list[dict]:
-    """One run from this base model: at each evaluation the accuracy, and a group."""
+    """One run from this base model: at each evaluation the accuracy, a group, and which shares of
+    the groups that were trained on since the evaluation before were all-fail and all-pass."""
     task = TASKS[args.task]
     kept = []
+    trained = []
     base = {"step": 0} | train.evaluate(model, task, "sampled", temperature=1)
     for *_, row in tqdm(chain([(base,)], train.train(args, model)), f"{args.task} {args.variant}"):
+        if row["step"]:
+            trained.append([row["all_fail"], row["all_pass"]])
         if "sampled" in row:
             group = group_of(model, task, problem)
             shown = {"tokens": decode_responses(group), "rewards": written(group.rewards[0])}
+            equal = np.mean(trained, axis=0).round(4).tolist() if trained else None
             kept.append({"step": row["step"], "sampled": round(row["sampled"], 4)} | shown)
+            kept[-1]["equal"] = equal
+            trained = []
     return kept
 
 
