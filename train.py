@@ -242,7 +242,8 @@ def show_start(args: Namespace) -> None:
     say(f"\nVariant {args.variant} (in advantages.py):\n{idea}")
     say(f"\nEach step samples {args.group_size} responses to each of {args.prompts} problems.")
     say("Accuracy, sampled or greedy, is measured on problems that training never sees.")
-    say("On the right is a greedy response to one of them, with its first mistake in [ ].\n")
+    say("On the right is a greedy response to one of them. Its first mistake is in [ ], and it is")
+    say("rewarded if its answer is right all the same.\n")
     say(f"The warm-up imitates solutions until {task.share:.0%} of samples are correct.")
 
 
@@ -271,7 +272,7 @@ def show_end(summary: dict, task: Task, folder: Path) -> None:
     shares = [summary[f"{x}_sampled_reasoning_correct"] for x in ("base", "final")]
     say("Of the correct samples, {:.1%} had correct steps before, {:.1%} after.".format(*shares))
     if summary["final_sampled"] and shares[1] < 1:
-        say("The others have wrong or missing steps (course/lecture-2.ipynb, section 7, says why).")
+        say("The others have wrong or missing steps, which the verifier does not check.")
     say(f"Saved in {folder} (tools/README.md explains the files).")
     quoted = f'"{folder}"' if os.name == "nt" else shlex.quote(str(folder))
     say(f"See a group of it:  python -m tools.ask {quoted} --group")

@@ -3,8 +3,8 @@
 import builtins
 import csv
 import json
-import re
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -163,25 +163,24 @@ def test_a_group_shows_how_a_variant_pushes_each_token(name, monkeypatch, capsys
         assert found == expected[name]
 
 
-def test_nthr_says_how_many_tokens_it_spares(monkeypatch, capsys):
-    """A count that is not that of the marks; a spared mistake that nobody explains."""
+def test_nthr_shows_both_of_its_pushes(monkeypatch, capsys):
+    """A count that is not that of the marks; a mistake that is pushed less and nobody explains."""
     lines = shown("nthr", TEXTS, monkeypatch, capsys)
-    counted = [line for line in lines if "nthr spares" in line and " of this response" in line]
-    for line in counted:
-        marks, text = line.split(maxsplit=1)
-        spared = sum(map(marks.count, "ud0"))
-        assert text == f"nthr spares {spared} of {len(marks)} tokens of this response"
+    pushes = dict.fromkeys("+-ud0", 0)
     missed = 0
     for response, line in zip(lines, lines[1:]):
-        if "should be" in response and "nthr spares" in line:
-            text = response.split("  ")[1]
-            first = {"12,13#1$": 7, "#$": 0}[text]  # the first wrong token
-            missed += line.split()[0][first] in "d0"
-    said = [line for line in lines if "spares the first wrong token" in line]
+        if " on " in line and " tokens" in line:
+            marks, text = line.split(maxsplit=1)
+            counts = [int(x) for x in re.findall(r" on (\d+) tokens", text)]
+            assert sorted(counts) == sorted(filter(None, map(marks.count, pushes)))
+            if "should be" in response and "reward 0" in response:
+                first = {"12,13#1$": 7, "#$": 0}[response.split("  ")[1]]  # the first wrong token
+                missed += marks[first] in "d0"
+    said = [line for line in lines if "nthr pushes the first wrong token of" in line]
     assert bool(said) == bool(missed)
     if missed:
         count = "one response" if missed == 1 else f"{missed} responses"
-        assert f"token of {count}. This" in said[0]
+        assert f"token of {count} down less, too. This" in said[0]
 
 
 @pytest.mark.parametrize("texts, kind", [([WORK] * 8, "all-pass"), (["#"] * 8, "all-fail")])

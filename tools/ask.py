@@ -82,16 +82,10 @@ def paint(text: str, sign: float) -> str:
     return f"\033[38;5;{32 if sign > 0 else 166}m{text}\033[0m"
 
 
-def in_words(marks: str, pushes: list[float], plain: float, variant: str) -> str:
-    """How a response is pushed, in one clause. marks: one of + - u d 0 for each token.
-
-    plain: the advantage that grpo gives the response. Only where it pushes can a token be spared.
-    """
+def in_words(pushes: list[float]) -> str:
+    """The advantages of a response's tokens in one clause."""
     sizes = [f"{a:+.2f}" if a else "no push" for a in pushes]
     counts = {size: sizes.count(size) for size in sorted(sizes)}
-    spared = len(marks) - sum(map(marks.count, "+-"))
-    if variant == "nthr" and spared and plain:
-        return f"nthr spares {spared} of {len(marks)} tokens of this response"
     if len(counts) > 3:
         return f"from {min(pushes):+.2f} to {max(pushes):+.2f}"
     return ", ".join(f"{size} on {count} tokens" for size, count in counts.items())
@@ -121,7 +115,7 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
     group = (rollout.texts, trained.tokens, trained.mask, trained.A, rollout.rewards, plain)
     responses = sorted(zip(*(x[p] for x in group)), key=lambda x: -x[4])  # correct ones first
     lines = []
-    missed = 0  # responses of which nthr spares the first wrong token
+    missed = 0  # responses whose first wrong token nthr pushes down less
     for text, tokens, mask, A, reward, plain in responses:
         _, remark = mark_mistake(problem, text, reward)
         shown = TOKENIZER.decode(tokens[mask].tolist())
@@ -130,13 +124,13 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
         marks = "".join("-d0u+"[int(n) + 2] for n in push[mask])
         painted = ["".join(paint(x, a) for x, a in zip(y, push[mask])) for y in (shown, marks)]
         lines.append(f"  {painted[0]}  reward {reward:.0f}  {remark}".rstrip())
-        lines.append(f"  {painted[1]}  {in_words(marks, A[mask].tolist(), plain, name)}")
+        lines.append(f"  {painted[1]}  {in_words(A[mask].tolist())}")
         if name == "nthr" and remark and plain:
             pairs = zip_longest(text + EOS, problem.solution + EOS)
             first = [ours == true for ours, true in pairs].index(False)
             missed += first < len(marks) and marks[first] in "d0"
     print(f"{problem.prompt.replace(' ', '')}\n  {problem.solution}$  solution\n")
-    print(f"{correct} of 8 responses are correct. Under each, how {name} pushes its tokens:")
+    print(f"{correct} of 8 responses are correct. Under each, the advantages of {name}:")
     used = {*"".join(line.split()[0] for line in lines[1::2])}
     weaker = "; u up and d down, but weaker than grpo" * bool(used & {*"ud"})
     print(f"+ up, - down, 0 no push{weaker}. $ is the end.")
@@ -151,8 +145,8 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
     print("\n".join(lines))
     if missed:
         count = f"{missed} responses" if missed > 1 else "one response"
-        print(f"\nnthr spares the first wrong token of {count}. This can happen: its score says")
-        print("how a token moves the correct responses, and not whether the token is wrong.")
+        print(f"\nnthr pushes the first wrong token of {count} down less, too. This can happen:")
+        print("its score says how a token moves the correct responses, and not whether it is wrong.")
 
 
 def main(argv: list[str]) -> None:
