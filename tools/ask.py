@@ -146,7 +146,7 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
     if missed:
         count = f"{missed} responses" if missed > 1 else "one response"
         print(f"\nnthr pushes the first wrong token of {count} down less, too. This can happen:")
-        print("its score says how a token moves the correct responses, and not whether it is wrong.")
+        print("its score says how a token moves the correct responses, not whether it is wrong.")
 
 
 def main(argv: list[str]) -> None:
