@@ -684,7 +684,7 @@ def test_what_a_run_shows(capsys):
     steps = [summary[f"{name}_sampled_reasoning_correct"] for name in ("base", "final")]
     said = "Of the correct samples, {:.1%} had correct steps before, {:.1%} after."
     assert end[8] == said.format(*steps)
-    assert end[9].startswith("The others have wrong or missing steps (")
+    assert end[9].startswith("The others have wrong or missing steps, ")
     del end[9]
     assert f"Saved in {left} " in end[9]
     assert end[10].endswith(f"python -m tools.ask {left} --group")
