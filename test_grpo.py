@@ -293,28 +293,29 @@ PROCESS = {  # a response: whether it is the solution's up to the end of each of
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_process_gives_what_the_steps_of_real_responses_are_worth(dtype):
     """A step after a mistake is rewarded, a step is not seen, padding counts, the sum begins at the
-    first step, each response is normalised by itself, or tokens behind the last end are pushed.
+    first step, each response or the whole batch is normalised by itself, or tokens behind the last
+    end are pushed.
     """
-    p = problem(ADD, [347, 285], 3)
-    rows = [ids(text) for text in PROCESS]
-    T = max(map(len, rows)) + 3  # more than the solution has
-    x = Numbers(*[torch.zeros(2, len(rows), T)] * 6)
-    x.tokens = torch.tensor([[row + ids(",") * (T - len(row)) for row in rows]] * 2)
-    x.mask = torch.tensor([[[t < len(row) for t in range(T)] for row in rows]] * 2)
-    x.mask[1, 1:] = x.mask[1, :1]  # in the second group all responses are the first one
-    x.tokens[1, 1:] = x.tokens[1, :1]
-    x.rewards = torch.zeros(2, len(rows), dtype=dtype)  # which are not read
-    x.problems = [p, p]
+    first, *others = PROCESS
+    groups = [[first, *others], [first] * 5 + others[4:], [first] * (len(others) + 1)]
+    rows = [[ids(text) for text in group] for group in groups]
+    T = max(map(len, sum(rows, []))) + 3  # more than the solution has
+    x = Numbers(*[torch.zeros(3, len(PROCESS), T)] * 6)
+    x.tokens = torch.tensor([[row + ids(",") * (T - len(row)) for row in group] for group in rows])
+    x.mask = torch.tensor([[[t < len(row) for t in range(T)] for row in group] for group in rows])
+    x.rewards = torch.zeros(3, len(PROCESS), dtype=dtype)  # which are not read
+    x.problems = [problem(ADD, [347, 285], 3)] * 3
     A = apply("process", x).A
-    assert A.dtype == dtype and not A[1].any()  # all its steps are correct
-    R = sum(PROCESS.values(), [])
-    sigma = math.sqrt(mean([(r - mean(R)) ** 2 for r in R])) + 1e-6
-    for (text, worth), pushes in zip(PROCESS.items(), A[0].tolist()):
-        ends = [t for t, character in enumerate(text) if character in ",#$"]
-        for t, push in enumerate(pushes):
-            later = [r for r, end in zip(worth, ends, strict=True) if end >= t]
-            expected = sum((r - mean(R)) / sigma for r in later)
-            assert push == pytest.approx(expected, abs=1e-5), f"{text!r}, token {t}"
+    assert A.dtype == dtype and not A[2].any()  # all its steps are correct
+    for group, advantages in zip(groups[:2], A.tolist()):
+        R = sum((PROCESS[text] for text in group), [])
+        sigma = math.sqrt(mean([(r - mean(R)) ** 2 for r in R])) + 1e-6
+        for text, pushes in zip(group, advantages):
+            ends = [t for t, character in enumerate(text) if character in ",#$"]
+            for t, push in enumerate(pushes):
+                steps = zip(PROCESS[text], ends, strict=True)
+                expected = sum((r - mean(R)) / sigma for r, end in steps if end >= t)
+                assert push == pytest.approx(expected, abs=1e-5), f"{text!r}, token {t}"
 
 
 @pytest.mark.parametrize("name", VARIANTS)
