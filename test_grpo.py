@@ -307,10 +307,10 @@ def test_process_gives_what_the_steps_of_real_responses_are_worth(dtype):
     x.problems = [problem(ADD, [347, 285], 3)] * 3
     A = apply("process", x).A
     assert A.dtype == dtype and not A[2].any()  # all its steps are correct
-    for group, advantages in zip(groups[:2], A.tolist()):
+    for group, pushed in zip(groups[:2], A.tolist()):
         R = sum((PROCESS[text] for text in group), [])
         sigma = math.sqrt(mean([(r - mean(R)) ** 2 for r in R])) + 1e-6
-        for text, pushes in zip(group, advantages):
+        for text, pushes in zip(group, pushed):
             ends = [t for t, character in enumerate(text) if character in ",#$"]
             for t, push in enumerate(pushes):
                 steps = zip(PROCESS[text], ends, strict=True)

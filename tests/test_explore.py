@@ -887,7 +887,7 @@ def test_the_outcome_is_about_these_rewards(browser, pages):
     """The surprise, and a rise that other rewards had made."""
     visit(browser, pages["committed"])
     element(browser, "#ten").click()
-    said = "Response 5 was pushed down but rose: 11 of its 14 tokens are response 7\u2019s."
+    said = "Response 5 was pushed down but rose: its first 11 tokens are response 7\u2019s."
     assert element(browser, "#outcome .loud").text == said
     assert len(texts(browser, "#board .shared")) == 22
     assert texts(browser, "#board .surprise .mark") == ["5 "]
@@ -1011,11 +1011,16 @@ def test_an_answer_is_not_always_last(browser, pages):
 def test_a_question_that_the_page_has_answered_is_not_asked(browser, pages):
     visit(browser, pages["committed"])
     assert "What do ten updates do to it?" in element(browser, ".card[data-card='lab']").text
-    element(browser, "#update").click()
+    element(browser, "#update").click()  # the button that the page invites to press first
+    assert "What do ten updates do to it?" in element(browser, ".card[data-card='lab']").text
+    element(browser, "#ten").click()
     assert "What happens to +2.65?" in element(browser, ".card[data-card='lab']").text
-    element(browser, ".card[data-card='lab'] [data-choice]").click()  # the page shows another state
+    element(browser, ".card[data-card='lab'] [data-choice='2']").click()  # another state is shown
     assert "What happens to +2.65?" in element(browser, ".card[data-card='lab']").text
-    assert element(browser, ".card[data-card='lab'] .verdict").text
+    verdict = element(browser, ".card[data-card='lab'] .verdict").text
+    assert verdict.startswith("Right. ") and "Response 5 now has reward 1 above." in verdict
+    browser.execute_script("change({ rewards: opening() })")
+    assert "now has reward 1" not in element(browser, ".card[data-card='lab'] .verdict").text
 
 
 def test_a_rule_is_drawn_at_once_and_no_button_moves(browser, pages):

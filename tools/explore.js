@@ -392,8 +392,8 @@ function told(now, found) { // the sentence below the buttons
   const wrong = [...state.rewards].findIndex((r, i) => r === "1" && i !== right() && direction(now.before[i], now.now[i]) === "rose");
   if (found) {
     const [risen, like] = found.rows.map((i) => i + 1);
-    lines.push(`<b class="loud">Response ${risen} was pushed down but rose: ${found.length} of its ` +
-      `${data.lab.tokens[risen - 1].length} tokens are response ${like}\u2019s.</b>`);
+    lines.push(`<b class="loud">Response ${risen} was pushed down but rose: its first ${found.length} tokens are ` +
+      `response ${like}\u2019s.</b>`);
   } else if (wrong >= 0) lines.push(`Response ${wrong + 1} is incorrect, but rewarded: it became likelier.`);
   return lines.join(" ");
 }
@@ -541,7 +541,8 @@ function drawClip() {
     `Of ${up} tokens with <b class="up">A above 0</b>, ${counts[0]} are above ${fixed(high)}; of ${down} with <b class="down">A below 0</b>, ` +
     `${counts[1]} are below ${fixed(low)}. The clip ends the push of these (hollow dots). `) + share);
   html("about-loss", `<b>${loss}</b>: ${loss === "grpo" ? "Limit the ratio of each token." : data.clips[loss].idea} ` +
-    `${loss === "gspo" ? "Our limits are a hundred times as wide as the paper\u2019s, because responses are short. " : ""}(${sourceOf(data.clips[loss])})`);
+    `${loss === "gspo" ? "Our limits are a hundred times as wide as the paper\u2019s, because responses are short. " : ""}(${sourceOf(data.clips[loss])})` +
+    (loss === "grpo" ? "" : " Here all updates have one size. When we train on <code>add</code>, it learns more slowly than grpo."));
   drawPanel("above", 1, r, A);
   drawPanel("below", -1, r, A);
 }
@@ -652,7 +653,7 @@ const chance = (past) => percent(probability(policy("grpo", past), data.lab.toke
 const endOf = (name) => `${fixed(100 * lineOf(name, opening()).at(-1), 0)} %`;
 const shareOf = (task, column, kind) => `${fixed(100 * data.runs[taskOf(task)].grpo.at(column).equal[kind], 0)} %`;
 const QUESTIONS = [
-  { card: "lab", known: () => state.past, // then the page has shown the answer
+  { card: "lab", known: () => count(state.past) > 9, // then the page has shown the answer
     ask: () => `Response ${near() + 1} has correct steps, but one wrong digit: reward 0. What do ten updates do to it?`,
     choices: ["It becomes less likely.", "It stays.", "It becomes likelier."], right: 2,
     show: () => ({ rewards: opening(), past: `${opening()}x10` }),
@@ -662,7 +663,8 @@ const QUESTIONS = [
     choices: ["It grows.", "It stays.", "It shrinks."], right: 2,
     show: () => ({ rewards: [...opening()].map((r, i) => (i === near() ? "1" : r)).join(""), past: "" }),
     after: () => ({ rewards: opening() }),
-    answer: () => `It shrinks to +1.73: a success is less of an exception. Response ${near() + 1} now has reward 1 above.` },
+    answer: () => `It shrinks to +1.73: a success is less of an exception. ` +
+      (state.rewards === opening() ? "" : `Response ${near() + 1} now has reward 1 above.`) },
   { card: "rules", known: () => ["pos_only", "reinforce"].includes(state.rule),
     ask: () => "half pushes failures down half as hard. pos_only never pushes them down. Where does its line end?",
     choices: ["below grpo\u2019s", "between the two", "above half\u2019s"], right: 2,
