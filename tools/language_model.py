@@ -39,7 +39,7 @@ SETTINGS = {"num_generations": 8, "per_device_train_batch_size": 24, "steps_per_
 SETTINGS |= {"gradient_accumulation_steps": 2, "max_steps": 20, "learning_rate": 1e-5}
 SETTINGS |= {"max_completion_length": 4}
 SETTINGS |= {"activation_checkpointing": False, "save_strategy": "no", "disable_tqdm": True}
-SETTINGS |= {"output_dir": "runs/language-model", "logging_steps": 2}
+SETTINGS |= {"output_dir": "runs/language-model"}
 SETTINGS |= {"use_cpu": not torch.accelerator.is_available()}  # TRL does not see it by itself
 END = "\n"
 
@@ -145,14 +145,15 @@ class Table(TrainerCallback):
     def on_log(self, args, state, control, logs, **_):
         """A rollout has been trained on."""
         if "reward" in logs:  # not in the summary at the end
-            batches = state.global_step * args.gradient_accumulation_steps
-            row = {"rollout": batches // args.steps_per_generation}
+            row = {"rollout": state.global_step // args.logging_steps}
             row |= {"reward": logs["reward"], "all_fail": logs["all_fail"]}
-            self.show(row, state.global_step in (state.max_steps // 2, state.max_steps))
+            rollouts = state.max_steps // args.logging_steps
+            self.show(row, row["rollout"] in (rollouts // 2, rollouts))
 
 
 def train(variant: str, name: str, config: GRPOConfig) -> list[dict]:
     """Trains the model of this name and returns the rows of the table. OSError, ValueError."""
+    config.logging_steps = config.steps_per_generation // config.gradient_accumulation_steps or 1
     with config.main_process_first():
         model, tokenizer = load(name)
     training, held = make_data()

@@ -3,9 +3,11 @@
 tools/language_model.py trains a language model with it. In a program of your own, which you run in
 the repository's folder, the rewards must be 0 or 1:
 
+    from trl import GRPOConfig
     from tools.trl_variants import VariantTrainer, trl_settings
 
-    config = GRPOConfig(**trl_settings("half"), num_generations=8)
+    rollout = {"per_device_train_batch_size": 8, "steps_per_generation": 32, "num_generations": 8}
+    config = GRPOConfig(**trl_settings("half"), **rollout, gradient_accumulation_steps=8)
     VariantTrainer("half", model, reward_function, config, dataset).train()
 
 The packages are those of tools/requirements-trl.txt. tools/trainers.md says more.
