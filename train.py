@@ -242,8 +242,8 @@ def show_start(args: Namespace) -> None:
     say(f"\nVariant {args.variant} (in advantages.py):\n{idea}")
     say(f"\nEach step samples {args.group_size} responses to each of {args.prompts} problems.")
     say("Accuracy, sampled or greedy, is measured on problems that training never sees.")
-    say("On the right is a greedy response to one of them. Its first mistake is in [ ], and it is")
-    say("rewarded if its answer is right all the same.\n")
+    say("On the right is a greedy response to one of them, with its first mistake in [ ].")
+    say("A response with a mistake is still rewarded if its answer is correct.\n")
     say(f"The warm-up imitates solutions until {task.share:.0%} of samples are correct.")
 
 

@@ -176,11 +176,11 @@ def test_nthr_shows_both_of_its_pushes(monkeypatch, capsys):
             if "should be" in response and "reward 0" in response:
                 first = {"12,13#1$": 7, "#$": 0}[response.split("  ")[1]]  # the first wrong token
                 missed += marks[first] in "d0"
-    said = [line for line in lines if "nthr pushes the first wrong token of" in line]
+    said = [line for line in lines if "nthr also pushes the first wrong token of" in line]
     assert bool(said) == bool(missed)
     if missed:
         count = "one response" if missed == 1 else f"{missed} responses"
-        assert f"token of {count} down less, too. This" in said[0]
+        assert f"token of {count} down less. This" in said[0]
 
 
 @pytest.mark.parametrize("texts, kind", [([WORK] * 8, "all-pass"), (["#"] * 8, "all-fail")])

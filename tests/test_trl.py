@@ -416,3 +416,29 @@ def test_a_missing_package_ends_in_one_line_with_the_command_that_installs_it(mo
     )
     with pytest.raises(SystemExit, match=line):
         command(monkeypatch)
+
+
+def test_the_study_has_a_row_for_each_run_and_pairs_them_by_seed(tmp_path, monkeypatch):
+    """An average with the row before training, halfway for the end, or seeds that are mixed up."""
+    from studies import language_model as compared
+
+    table = [{"sampled": 0.1, "greedy": 0.2}, {"reward": 0.4}]
+    table += [{"reward": 0.5, "sampled": 0.3, "greedy": 0.6}, {"reward": 0.6}]
+    table.append({"reward": 0.9, "sampled": 0.7, "greedy": 0.8})
+    asked = []
+
+    def train(variant, model, config):
+        asked.append((variant, config.seed, config.learning_rate))
+        return table
+
+    monkeypatch.setattr(language_model, "train", train)
+    row = compared.measure(3, "half", str(tmp_path))
+    assert asked == [("half", 3, 1e-5)]
+    assert (row["seed"], row["variant"], row["average"]) == (3, "half", pytest.approx(0.6))
+    shares = [row[x] for x in ("before", "halfway", "end", "before_greedy", "end_greedy")]
+    assert shares == [0.1, 0.3, 0.7, 0.2, 0.8]
+    gain = {1: 0.01, 2: 0.02, 3: 0.03}
+    rows = [row | {"seed": seed, "variant": "grpo", "end": seed / 10} for seed in gain]
+    rows += [row | {"seed": seed, "end": seed / 10 + gain[seed]} for seed in (3, 2, 1)]
+    *_, line = compared.differences(rows).splitlines()
+    assert line.split(" | ")[1] == "3" and "+2.0 (-0.5 to +4.5)" in line

@@ -145,7 +145,7 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
     print("\n".join(lines))
     if missed:
         count = f"{missed} responses" if missed > 1 else "one response"
-        print(f"\nnthr pushes the first wrong token of {count} down less, too. This can happen:")
+        print(f"\nnthr also pushes the first wrong token of {count} down less. This can happen:")
         print("its score says how a token moves the correct responses, not whether it is wrong.")
 
 

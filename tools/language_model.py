@@ -167,7 +167,7 @@ def train(variant: str, name: str, config: GRPOConfig) -> list[dict]:
 
 
 def prepare() -> None:
-    """From now on TRL saves time on a CPU, and says nothing that a user can do nothing about."""
+    """From now on TRL saves time on a CPU, and hides warnings that do not concern the user."""
     # On a GPU, TRL applies the unembedding only where a response is scored; on a CPU, to the whole
     # prompt as well, which takes half of its time here. The loss is the same.
     utils._use_triton = lambda device: True
