@@ -222,9 +222,9 @@ def save(model: GPT, summary: dict, folder: Path) -> None:
 
 # ---- Printing: text on standard output, bars on standard error
 say = tqdm.write  # prints a line above the bar
-HEAD = "step reward all-fail sampled greedy entropy "
-ROW = "{step:4} {reward:6.2f} {all_fail:8.0%} {sampled:7.1%} {greedy:6.1%} {entropy:7.2f}"
-BASE = "{step:4} {sampled:23.1%} {greedy:6.1%}        "  # before training
+HEAD = "step reward all-fail all-pass sampled greedy "
+ROW = "{step:4} {reward:6.2f} {all_fail:8.0%} {all_pass:8.0%} {sampled:7.1%} {greedy:6.1%}"
+BASE = "{step:4} {sampled:32.1%} {greedy:6.1%}"  # before training
 
 
 def progress(steps, name: str, total: int, **more) -> tqdm:
@@ -240,10 +240,13 @@ def show_start(args: Namespace) -> None:
     say(f"Task {args.task}: {task.work}")
     say(f"The answer follows after {MARKER}. If it is correct, the reward is 1, else 0.")
     say(f"\nVariant {args.variant} (in advantages.py):\n{idea}")
-    say(f"\nEach step samples {args.group_size} responses to each of {args.prompts} problems.")
+    say(
+        f"\nA step draws a group of {args.group_size} responses to each of {args.prompts} problems."
+    )
+    say("A group is all-fail if all its answers are wrong, and all-pass if all are correct.")
     say("Accuracy, sampled or greedy, is measured on problems that training never sees.")
     say("On the right is a greedy response to one of them, with its first mistake in [ ].")
-    say("A response with a mistake is still rewarded if its answer is correct.\n")
+    say("It is rewarded for its answer, even if a step is wrong.\n")
     say(f"The warm-up imitates solutions until {task.share:.0%} of samples are correct.")
 
 
@@ -251,26 +254,26 @@ def show_row(row: dict, model: GPT, task: Task) -> None:
     """One line: the metrics of a training step, and a response to the same example every time."""
     example = make_problems(task, held=True)[-4]  # a long one
     if row["step"] == 0:
-        say(f"\n{HEAD} response to {example.prompt}\n{'':45}{example.solution} solution")
+        say(f"\n{HEAD} response to {example.prompt}\n{'':46}{example.solution} solution")
     numbers = (ROW if "reward" in row else BASE).format(**row)
     response = sample_rollout(model, task, [example], 1, temperature=0).texts[0][0]
-    text, mistake = mark_mistake(example, response)
-    verdict = "rewarded" if mistake else "correct"
-    say(f"{numbers}  {text} {verdict if task.reward(example, response) else ''}".rstrip())
+    text, _ = mark_mistake(example, response)
+    verdict = "rewarded" if task.reward(example, response) else ""
+    say(f"{numbers}  {text} {verdict}".rstrip())
 
 
 def show_end(summary: dict, task: Task, folder: Path) -> None:
     """The result, accuracy before and after training, and where to look next."""
     done = "\nDone in {seconds:.0f} s. Correct answers to problems never trained on: "
     say((done + "{base_sampled:.1%} -> {final_sampled:.1%}").format(**summary))
-    say("(That is the mean over levels, with four samples of each problem.)")
+    say("(That is the mean over levels, with four samples of each problem; a row above has one.)")
     say(f"\n{task.unit:17}" + "".join(f"{n:>6}" for n in (*task.levels, "all")) + "   (%)")
     for kind in ("sampled", "greedy"):
         for name, when in (("base", "before"), ("final", "after")):
             shares = [*summary[f"{name}_{kind}_by_level"].values(), summary[f"{name}_{kind}"]]
             say(f"{f'{kind}, {when}':17}" + "".join(f"{100 * x:6.1f}" for x in shares))
     shares = [summary[f"{x}_sampled_reasoning_correct"] for x in ("base", "final")]
-    say("Of the correct samples, {:.1%} had correct steps before, {:.1%} after.".format(*shares))
+    say("Of the rewarded samples, {:.1%} had correct steps before, {:.1%} after.".format(*shares))
     if summary["final_sampled"] and shares[1] < 1:
         say("The others have wrong or missing steps, which the verifier does not check.")
     say(f"Saved in {folder} (tools/README.md explains the files).")
@@ -298,6 +301,11 @@ NUMBERS = {  # flag: its default, the smallest and the largest number that is al
     "threads": (1, 1, 1024, "CPU threads for training"),
 }
 
+EXAMPLES = (
+    "\nfor example: python train.py --variant half",
+    "A variant may have other defaults: python train.py --variant cispo --help",
+)
+
 
 def parse_arguments(argv: list[str]) -> Namespace:
     """The command line as settings. A bad one raises SystemExit(2) after one line of error."""
@@ -305,7 +313,7 @@ def parse_arguments(argv: list[str]) -> Namespace:
     cli = ArgumentParser("train.py", "%(prog)s [--variant NAME] [flags]")
     cli.error = lambda text: cli.exit(2, f"train.py: error: {text}\n")  # one line, no usage
     cli.formatter_class = RawDescriptionHelpFormatter  # the list of variants keeps its lines
-    cli.epilog = "\n".join(["names:", *ideas, "", "for example: python train.py --variant half"])
+    cli.epilog = "\n".join(["names:", *ideas, *EXAMPLES])
 
     def add(flag, default, text, **more):
         cli.add_argument(flag, default=default, help=f"{text} (default: %(default)s)", **more)

@@ -138,20 +138,22 @@ def test_a_group_shows_how_a_variant_pushes_each_token(name, monkeypatch, capsys
     lines = shown(name, TEXTS, monkeypatch, capsys)
     assert max(map(len, lines)) <= 100
     assert lines[0] == "99+33="
-    assert "6 of 8 responses are correct" in lines[3] and name in lines[3]
-    body = [line for line in lines[4:] if line.startswith("  ")]
-    responses, marks = body[:16:2], body[1:16:2]
-    ordered = sorted(TEXTS, key=lambda text: not text.endswith("#132"))  # correct ones first
-    for text, line, pushes in zip(ordered, responses, marks):
-        written = line.split("  ")[1]
-        correct = text.endswith("#132")
-        assert f"reward {correct:.0f}" in line
-        if name != "verifree":
-            assert written == text + "$"
-            assert len(pushes.split()[0]) == len(written)
+    assert "6 of 8 answers are correct" in lines[3] and f" {name} (" in lines[4]
+    body = [line for line in lines[5:] if line.startswith("  ")]
+    responses, marks = body[::2], body[1::2]
+    parts = [re.match(r"  (\d) x (.+?)[$]  reward (\d)", line).groups() for line in responses]
+    counts, texts, rewards = zip(*parts)
+    assert sum(map(int, counts)) == 8
+    assert [*rewards] == sorted(rewards, reverse=True)  # correct ones first
+    for pushes in marks:
         assert {*pushes.split()[0]} <= {*"+-ud0"}
-    assert "[14] should be [13], yet rewarded" in responses[1]
-    assert "[1] should be [132]" in responses[6]
+    if name != "verifree":  # it shows what it trains
+        assert texts[0] == WORK and {*texts} == {*TEXTS}
+        for text, reward, pushes in zip(texts, rewards, marks, strict=True):
+            assert reward == f"{text.endswith('#132'):d}"
+            assert len(pushes.split()[0]) == len(text + "$")
+    [rewarded] = [line for line in responses if "[14] should be [13], yet rewarded" in line]
+    [failed] = [n for n, line in enumerate(responses) if "[1] should be [132]" in line]
     expected = {  # marks of a correct and of an incorrect response, and what is said of the second
         "grpo": ("+" * 10, "-" * 8, "-1.73 on 8 tokens"),
         "half": ("+" * 10, "d" * 8, "-0.87 on 8 tokens"),
@@ -159,7 +161,8 @@ def test_a_group_shows_how_a_variant_pushes_each_token(name, monkeypatch, capsys
         "negative": ("+" * 10, "-" * 8, "-1.73 on 8 tokens"),
     }
     if name in expected:
-        found = (marks[0].split()[0], *marks[6].split(maxsplit=1))
+        assert counts == ("5", "1", "1", "1")
+        found = (marks[0].split()[0], *marks[failed].split(maxsplit=1))
         assert found == expected[name]
 
 
@@ -169,12 +172,12 @@ def test_nthr_shows_both_of_its_pushes(monkeypatch, capsys):
     pushes = dict.fromkeys("+-ud0", 0)
     missed = 0
     for response, line in zip(lines, lines[1:]):
-        if " on " in line and " tokens" in line:
+        if " on " in line and " token" in line and "#" not in line and line.startswith("      "):
             marks, text = line.split(maxsplit=1)
-            counts = [int(x) for x in re.findall(r" on (\d+) tokens", text)]
+            counts = [int(x) for x in re.findall(r" on (\d+) token", text)]
             assert sorted(counts) == sorted(filter(None, map(marks.count, pushes)))
             if "should be" in response and "reward 0" in response:
-                first = {"12,13#1$": 7, "#$": 0}[response.split("  ")[1]]  # the first wrong token
+                first = {"12,13#1$": 7, "#$": 0}[response.split()[2]]  # the first wrong token
                 missed += marks[first] in "d0"
     said = [line for line in lines if "nthr also pushes the first wrong token of" in line]
     assert bool(said) == bool(missed)
@@ -189,7 +192,8 @@ def test_a_group_without_a_push_says_why(texts, kind, monkeypatch, capsys):
     lines = shown("grpo", texts, monkeypatch, capsys)
     assert f"The group is {kind}: for grpo all responses are equally good" in "\n".join(lines)
     assert "So this group teaches nothing." in lines
-    assert sum("no push on" in line for line in lines) == 8
+    assert sum(line.startswith("  8 x ") for line in lines) == 1
+    assert sum("no push on" in line for line in lines) == 1
     assert "spares" not in "\n".join(shown("nthr", texts, monkeypatch, capsys))
 
 
@@ -222,7 +226,7 @@ def test_colours_are_for_a_terminal_and_can_be_turned_off(monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     up, down, end = "\033[38;5;32m", "\033[38;5;166m", "\033[0m"
     text = "\n".join(shown("pos_only", TEXTS, monkeypatch, capsys))
-    assert text.count(up) == 2 * 10 * 6 and down not in text and f"{up}+{end}" in text
+    assert text.count(up) == 2 * 10 * 2 and down not in text and f"{up}+{end}" in text
     assert f"{down}-{end}" in "\n".join(shown("grpo", TEXTS, monkeypatch, capsys))
     assert f"{up}1{end}{up}2{end}{up},{end}" in text  # the tokens themselves
     monkeypatch.setenv("TERM", "dumb")

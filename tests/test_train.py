@@ -649,7 +649,7 @@ def test_what_a_run_shows(capsys):
     first = next(n for n, line in enumerate(lines) if line.startswith("step"))
     for row, line in zip(rows, lines[first + 2 :], strict=False):
         begin = 0
-        for name in "step reward all-fail sampled greedy entropy".split():
+        for name in "step reward all-fail all-pass sampled greedy".split():
             end = lines[first].index(name) + len(name)
             cell, value = line[begin:end].strip(), row[name.replace("-", "_")]
             if value == "":
@@ -665,7 +665,7 @@ def test_what_a_run_shows(capsys):
     greedy = sample_rollout(model, ADD, [example], 1, temperature=0).texts[0][0]
     assert held_out(example.prompt) and example.prompt in lines[first]
     assert example.solution in lines[first + 1]
-    assert lines[first + 4][45:].startswith(tasks.mark_mistake(example, greedy)[0])
+    assert lines[first + 4][46:].startswith(tasks.mark_mistake(example, greedy)[0])
     end = lines[first + 5 :]
     assert len(end) == 14  # it fits a terminal of 24 lines, and with the whole table one of 30
     summary = json.loads((left / "summary.json").read_text())
@@ -682,7 +682,7 @@ def test_what_a_run_shows(capsys):
         assert shown == pytest.approx([*levels, mean], abs=0.051)
         assert end[3].index("all") + 3 == len(line)  # numbers stand below their heads
     steps = [summary[f"{name}_sampled_reasoning_correct"] for name in ("base", "final")]
-    said = "Of the correct samples, {:.1%} had correct steps before, {:.1%} after."
+    said = "Of the rewarded samples, {:.1%} had correct steps before, {:.1%} after."
     assert end[8] == said.format(*steps)
     assert end[9].startswith("The others have wrong or missing steps, ")
     del end[9]
@@ -770,17 +770,17 @@ def test_a_variant_without_a_docstring(monkeypatch, capsys):
     assert "No docstring." in capsys.readouterr().out
 
 
-def test_only_a_response_without_a_mistake_is_called_correct(monkeypatch, capsys):
-    """The word "correct" behind a marked mistake, because the answer is."""
+def test_a_reward_is_shown_beside_a_mistake(monkeypatch, capsys):
+    """A rewarded response that looks as if it failed, or a failed one that looks rewarded."""
     nines = problem(ADD, [99, 33], 2)
     monkeypatch.setattr(train, "make_problems", lambda task, held: [nines] * 4)
     for response in ("12,13#132", "12,14#132", "12,13#13"):  # of odd length, odd, even
         sampled = Mock(texts=[[response]])
         monkeypatch.setattr(train, "sample_rollout", lambda *_, temperature: sampled)  # noqa: B023
-        numbers = dict.fromkeys(("reward", "all_fail", "sampled", "greedy", "entropy"), 0.0)
+        numbers = dict.fromkeys(("reward", "all_fail", "all_pass", "sampled", "greedy"), 0.0)
         train.show_row({"step": 1} | numbers, None, ADD)
     ends = [line.split()[6:] for line in capsys.readouterr().out.splitlines()]
-    assert ends == [["12,13#132", "correct"], ["12,[14]#132", "rewarded"], ["12,13#[13]"]]
+    assert ends == [["12,13#132", "rewarded"], ["12,[14]#132", "rewarded"], ["12,13#[13]"]]
 
 
 MISTAKES = {  # a response to 99+33=, whose solution is 12,13#132: what is marked, and the remark
@@ -867,7 +867,8 @@ def test_help_fits_100_columns_and_names_every_idea(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         train.main(["--help"])
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) <= 100 and len(lines) <= 58
+    assert "for example: python train.py --variant half" in lines
     for name, variant in VARIANTS.items():
         idea = getdoc(variant).splitlines()[0]
         assert len(idea) <= 84 and idea.endswith(".")

@@ -16,6 +16,7 @@ import os
 import random
 import re
 import sys
+from collections import Counter
 from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,7 +89,7 @@ def in_words(pushes: list[float]) -> str:
     counts = {size: sizes.count(size) for size in sorted(sizes)}
     if len(counts) > 3:
         return f"from {min(pushes):+.2f} to {max(pushes):+.2f}"
-    return ", ".join(f"{size} on {count} tokens" for size, count in counts.items())
+    return ", ".join(f"{size} on {n} token{'s' * (n > 1)}" for size, n in counts.items())
 
 
 def show_group(args, model, problem: Problem | None, name: str) -> None:
@@ -114,7 +115,7 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
     correct = int(rollout.rewards[p].sum())
     group = (rollout.texts, trained.tokens, trained.mask, trained.A, rollout.rewards, plain)
     responses = sorted(zip(*(x[p] for x in group)), key=lambda x: -x[4])  # correct ones first
-    lines = []
+    blocks = Counter()  # a response with its pushes: how many of the group are the same
     missed = 0  # responses whose first wrong token nthr pushes down less
     for text, tokens, mask, A, reward, plain in responses:
         _, remark = mark_mistake(problem, text, reward)
@@ -123,15 +124,16 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
         push = A.sign() * (2 - weaker.int())
         marks = "".join("-d0u+"[int(n) + 2] for n in push[mask])
         painted = ["".join(paint(x, a) for x, a in zip(y, push[mask])) for y in (shown, marks)]
-        lines.append(f"  {painted[0]}  reward {reward:.0f}  {remark}".rstrip())
-        lines.append(f"  {painted[1]}  {in_words(A[mask].tolist())}")
+        response = f"{painted[0]}  reward {reward:.0f}  {remark}".rstrip()
+        blocks[f"{response}\n      {painted[1]}  {in_words(A[mask].tolist())}"] += 1
         if name == "nthr" and remark and plain:
             pairs = zip_longest(text + EOS, problem.solution + EOS)
             first = [ours == true for ours, true in pairs].index(False)
             missed += first < len(marks) and marks[first] in "d0"
     print(f"{problem.prompt.replace(' ', '')}\n  {problem.solution}$  solution\n")
-    print(f"{correct} of 8 responses are correct. Under each, the advantages of {name}:")
-    used = {*"".join(line.split()[0] for line in lines[1::2])}
+    print(f"{correct} of 8 answers are correct. Equal responses are shown once and counted.")
+    print(f"Under each are the advantages of {name} (--variant NAME shows another's):")
+    used = {*"".join(block.split("\n")[1].split()[0] for block in blocks)}
     weaker = "; u up and d down, but weaker than grpo" * bool(used & {*"ud"})
     print(f"+ up, - down, 0 no push{weaker}. $ is the end.")
     if correct in (0, 8):
@@ -142,7 +144,8 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
             print(f"{either}So this group teaches nothing.")
     second = f"{name} has a second network, which no run saves. This is the part of grpo."
     print(second if network else NOTES.get(name, ""))
-    print("\n".join(lines))
+    for block, count in blocks.items():
+        print(f"  {count} x {block}")
     if missed:
         count = f"{missed} responses" if missed > 1 else "one response"
         print(f"\nnthr also pushes the first wrong token of {count} down less. This can happen:")
