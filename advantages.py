@@ -210,7 +210,7 @@ def critic_loss(bias: Tensor, A: Tensor, mask: Tensor) -> Tensor:
 
 
 def compensation(rollout: Rollout) -> Tensor:
-    """In correct responses, push improbable tokens up to twice as hard.
+    """In correct responses, push improbable tokens harder, at most twice as hard.
     Experiment 2.
 
         A_{i,t} = A_i (2 - pi_t / pi_max) if A_i > 0, else A_i;   A_i as in grpo
@@ -432,7 +432,7 @@ def nthr_scores(rollout: Rollout) -> Tensor:
 
 
 def nthr(rollout: Rollout, eta: float | None = None) -> Tensor:
-    """Push a token down less if that would also push correct responses down.
+    """Push a token down less if the push would also pull correct responses down.
     NTHR (negative token hidden reward). arXiv 2505.18830, section 5, Algorithm 1.
 
     GRPO pushes down every token of an incorrect response, even its correct reasoning steps. This

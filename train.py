@@ -244,10 +244,10 @@ def show_start(args: Namespace) -> None:
         f"\nA step draws a group of {args.group_size} responses to each of {args.prompts} problems."
     )
     say("A group is all-fail if all its answers are wrong, and all-pass if all are correct.")
-    say("Accuracy, sampled or greedy, is measured on problems that training never sees.")
+    say("These are of one step. Accuracy, sampled or greedy, is of problems never trained on.")
     say("On the right is a greedy response to one of them, with its first mistake in [ ].")
-    say("It is rewarded for its answer, even if a step is wrong.\n")
-    say(f"The warm-up imitates solutions until {task.share:.0%} of samples are correct.")
+    say("It is called rewarded if its answer is correct, even if a step is wrong.\n")
+    say(f"The warm-up imitates solutions until {task.share:.0%} of training samples are correct.")
 
 
 def show_row(row: dict, model: GPT, task: Task) -> None:
@@ -266,7 +266,7 @@ def show_end(summary: dict, task: Task, folder: Path) -> None:
     """The result, accuracy before and after training, and where to look next."""
     done = "\nDone in {seconds:.0f} s. Correct answers to problems never trained on: "
     say((done + "{base_sampled:.1%} -> {final_sampled:.1%}").format(**summary))
-    say("(That is the mean over levels, with four samples of each problem; a row above has one.)")
+    say("(Mean over levels, four samples of each problem, as in step 0. The other rows have one.)")
     say(f"\n{task.unit:17}" + "".join(f"{n:>6}" for n in (*task.levels, "all")) + "   (%)")
     for kind in ("sampled", "greedy"):
         for name, when in (("base", "before"), ("final", "after")):
@@ -275,7 +275,9 @@ def show_end(summary: dict, task: Task, folder: Path) -> None:
     shares = [summary[f"{x}_sampled_reasoning_correct"] for x in ("base", "final")]
     say("Of the rewarded samples, {:.1%} had correct steps before, {:.1%} after.".format(*shares))
     if summary["final_sampled"] and shares[1] < 1:
-        say("The others have wrong or missing steps, which the verifier does not check.")
+        say(
+            "The others have wrong or missing steps. Only answers are rewarded."
+        )
     say(f"Saved in {folder} (tools/README.md explains the files).")
     quoted = f'"{folder}"' if os.name == "nt" else shlex.quote(str(folder))
     say(f"See a group of it:  python -m tools.ask {quoted} --group")

@@ -138,7 +138,7 @@ def test_a_group_shows_how_a_variant_pushes_each_token(name, monkeypatch, capsys
     lines = shown(name, TEXTS, monkeypatch, capsys)
     assert max(map(len, lines)) <= 100
     assert lines[0] == "99+33="
-    assert "6 of 8 answers are correct" in lines[3] and f" {name} (" in lines[4]
+    assert lines[3].startswith("Correct answers: 6 of 8.") and f" {name} (" in lines[4]
     body = [line for line in lines[5:] if line.startswith("  ")]
     responses, marks = body[::2], body[1::2]
     parts = [re.match(r"  (\d) x (.+?)[$]  reward (\d)", line).groups() for line in responses]
@@ -190,7 +190,7 @@ def test_nthr_shows_both_of_its_pushes(monkeypatch, capsys):
 def test_a_group_without_a_push_says_why(texts, kind, monkeypatch, capsys):
     """A group of zeros that looks like a fault."""
     lines = shown("grpo", texts, monkeypatch, capsys)
-    assert f"The group is {kind}: for grpo all responses are equally good" in "\n".join(lines)
+    assert f"The group is {kind}: for grpo no response is better than another." in "\n".join(lines)
     assert "So this group teaches nothing." in lines
     assert sum(line.startswith("  8 x ") for line in lines) == 1
     assert sum("no push on" in line for line in lines) == 1

@@ -641,7 +641,7 @@ def test_what_a_run_shows(capsys):
     assert lines[0].startswith("Task add: ") and "2 to 5 digits" in lines[0]
     [warm_up] = [n for n, line in enumerate(lines) if " in 20 supervised steps." in line]
     assert re.match("It reached [0-9]+% in", lines[warm_up])
-    assert "until 0% of samples are correct" in lines[warm_up - 1]
+    assert "until 0% of training samples are correct" in lines[warm_up - 1]
     [left] = Path("out").iterdir()
     rows = [*csv.DictReader((left / "metrics.csv").read_text().splitlines())]
     rows = [row for row in rows if row["greedy"]]
@@ -684,7 +684,7 @@ def test_what_a_run_shows(capsys):
     steps = [summary[f"{name}_sampled_reasoning_correct"] for name in ("base", "final")]
     said = "Of the rewarded samples, {:.1%} had correct steps before, {:.1%} after."
     assert end[8] == said.format(*steps)
-    assert end[9].startswith("The others have wrong or missing steps, ")
+    assert end[9].startswith("The others have wrong or missing steps. ")
     del end[9]
     assert f"Saved in {left} " in end[9]
     assert end[10].endswith(f"python -m tools.ask {left} --group")
@@ -760,7 +760,7 @@ def test_a_warm_up_that_misses_its_share_says_so(monkeypatch, capsys):
     train.show_start(parsed(""))
     train.base_model(parsed(""))
     text = capsys.readouterr().out
-    assert "until 13% of samples are correct" in text and "It reached 4% in 2000 " in text
+    assert "until 13% of training samples are correct" in text and "It reached 4% in 2000 " in text
 
 
 def test_a_variant_without_a_docstring(monkeypatch, capsys):

@@ -70,6 +70,8 @@ def asked(task: Task, text: str) -> Problem | None:
 NOTES = {  # variant: what else a reader of its group must know
     "verifree": "These texts, with the true answer, are trained. Rewards and mistakes are of the\n"
     "sampled responses.",
+    "likelihood": "In an all-fail group, likelihood pushes a response up if the true answer is\n"
+    "likelier after its reasoning than after that of the others. Its own answer is also pushed.",
     "gspo": "gspo has the advantages of grpo and another ratio in the loss.",
     "cispo": "cispo has the advantages of grpo and another clip in the loss.",
 }
@@ -131,17 +133,18 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
             first = [ours == true for ours, true in pairs].index(False)
             missed += first < len(marks) and marks[first] in "d0"
     print(f"{problem.prompt.replace(' ', '')}\n  {problem.solution}$  solution\n")
-    print(f"{correct} of 8 answers are correct. Equal responses are shown once and counted.")
+    print(f"Correct answers: {correct} of 8. Equal responses are shown once and counted.")
     print(f"Under each are the advantages of {name} (--variant NAME shows another's):")
     used = {*"".join(block.split("\n")[1].split()[0] for block in blocks)}
     weaker = "; u up and d down, but weaker than grpo" * bool(used & {*"ud"})
     print(f"+ up, - down, 0 no push{weaker}. $ is the end.")
     if correct in (0, 8):
         kind = "all-pass" if correct else "all-fail"
-        print(f"The group is {kind}: for grpo all responses are equally good, so it pushes none.")
-        if not trained.A[p].any():
-            either = f"{name} pushes none of them either. " * (name != "grpo")
-            print(f"{either}So this group teaches nothing.")
+        print(f"The group is {kind}: for grpo no response is better than another. It pushes none.")
+    if name != "grpo" and not network and not differs[p]:
+        print(f"{name} pushes this group as grpo does.")
+    if not trained.A[p].any():
+        print("So this group teaches nothing.")
     second = f"{name} has a second network, which no run saves. This is the part of grpo."
     print(second if network else NOTES.get(name, ""))
     for block, count in blocks.items():

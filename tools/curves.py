@@ -54,10 +54,13 @@ def read(run: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 def title_of(run: str, curves: dict[str, list]) -> str:
-    """The result in words: how sampled accuracy has changed."""
-    shares = [share for _, share in curves["sampled"]]
+    """The result in words: how sampled accuracy has changed in the rows of metrics.csv."""
+    points = curves["sampled"]
     name = Path(run).name.replace("$", r"\$")  # else it begins a formula
-    return f"{name}: sampled accuracy {shares[0]:.1f} -> {shares[-1]:.1f} %" if shares else name
+    if not points:
+        return name
+    (_, before), (step, after) = points[0], points[-1]
+    return f"{name}: sampled accuracy {before:.1f} -> {after:.1f} % at step {step}"
 
 
 def draw(runs: dict[str, dict], out: Path) -> None:
@@ -89,6 +92,7 @@ def draw_panels(figure, runs: dict[str, dict]) -> None:
         ax.grid(alpha=0.3)
     if len(runs) == 1:
         figure.suptitle(title_of(*[*runs.items()][0]), fontweight="bold")
+        return
     names = [name.replace("$", r"\$") for name in runs]  # else it begins a formula
     lines = [line for line in figure.axes[0].lines if line.get_alpha() is None]
     figure.legend(lines, names, loc="outside lower center")
