@@ -113,6 +113,25 @@ def test_the_numbers_that_answers_should_have():
     assert expected.expected("Number:") == ["No number is in the first line: Number:"]
 
 
+def test_the_calendar_adds_up():
+    """A class has more to do than 45 minutes, or a part or an exercise has no time at all."""
+    course = ROOT / "course"
+    page, parts, exercises = (
+        (course / name).read_text(encoding="utf-8")
+        for name in ("instructor/README.md", "README.md", "exercises.md")
+    )
+    calendar, classes = page.split("\n## Calendar\n")[1].split("\n## Class by class\n")
+    for section in classes.split("\n## ")[0].split("\n### ")[1:]:
+        minutes = section.split("*Minutes:*")[1].split("\n\n")[0]
+        assert sum(map(int, re.findall(r"\((\d+)\)", minutes))) == 45, section[:8]
+    calendar = "\n".join(re.findall(r"(?m)^(?:\||\*\*Exercises).*", calendar))
+    named = re.findall(r"xercises? (\d+)(?:, (\d+) and (\d+))?", calendar)
+    assert {n for row in named for n in row if n} == {*re.findall(r"(?m)^## (\d+)\.", exercises)}
+    at_home = dict(re.findall(r"(\d+) \((\d+)\)", re.sub(r"exercise \d+", "", calendar)))
+    at_home["2"] = str(int(at_home["2"]) + 10)  # it is begun in class 2
+    assert at_home == dict(re.findall(r"(?m)^### (\d+)\..+?(\d+) minutes\)$", parts))
+
+
 def exam_results(number: int, x: SimpleNamespace) -> list[float]:
     """The numbers of the replies to a question of the exam. x: what its table gives."""
     match number:
