@@ -27,7 +27,7 @@ from grpo import encode, sample_rollout
 from studies import ablations
 from studies.common import load
 from tasks import ADD, EOS, TASKS
-from test_grpo import standardised, verifree_at
+from test_grpo import FORMULAS, standardised, verifree_at
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "course" / "instructor"))
@@ -91,8 +91,7 @@ def test_answers_and_marks_for_every_question():
     for page in (to_fill_in, marked):
         assert re.findall(r"^## (\d+)$", page, re.MULTILINE) == numbers
     for answer in marked.split("\n## ")[1:]:
-        for what in ("*What 3 points need:*", "*With 2 points:*"):
-            assert answer.count(what) == 1, f"{what} is not once in {answer[:2]}"
+        assert answer.count("*What 3 points need:*") == 1, answer[:2]
 
 
 def test_the_numbers_that_answers_should_have():
@@ -114,35 +113,67 @@ def test_the_numbers_that_answers_should_have():
     assert expected.expected("Number:") == ["No number is in the first line: Number:"]
 
 
+def test_the_calendar_adds_up():
+    """A class has more to do than 45 minutes, or a part or an exercise has no time at all."""
+    course = ROOT / "course"
+    page, parts, exercises = (
+        (course / name).read_text(encoding="utf-8")
+        for name in ("instructor/README.md", "README.md", "exercises.md")
+    )
+    calendar, classes = page.split("\n## Calendar\n")[1].split("\n## Class by class\n")
+    for section in classes.split("\n## ")[0].split("\n### ")[1:]:
+        minutes = section.split("*Minutes:*")[1].split("\n\n")[0]
+        assert sum(map(int, re.findall(r"\((\d+)\)", minutes))) == 45, section[:8]
+    calendar = "\n".join(re.findall(r"(?m)^(?:\||\*\*Exercises).*", calendar))
+    named = re.findall(r"xercises? (\d+)(?:, (\d+) and (\d+))?", calendar)
+    assert {n for row in named for n in row if n} == {*re.findall(r"(?m)^## (\d+)\.", exercises)}
+    at_home = dict(re.findall(r"(\d+) \((\d+)\)", re.sub(r"exercise \d+", "", calendar)))
+    at_home["2"] = str(int(at_home["2"]) + 10)  # it is begun in class 2
+    assert at_home == dict(re.findall(r"(?m)^### (\d+)\..+?(\d+) minutes\)$", parts))
+
+
 def exam_results(number: int, x: SimpleNamespace) -> list[float]:
     """The numbers of the replies to a question of the exam. x: what its table gives."""
     match number:
         case 1:
-            return [1 - x.p, x.p - 1, -x.p, x.p, x.p * (1 - x.p), x.p * (x.p - 1)]
+            pushes = [1 - x.p, x.p - 1, -x.p, x.p]
+            return [*pushes, x.p * (1 - x.p), x.p * (x.p - 1), -x.c * x.p, x.c * x.p]
         case 2:
             r = [1.0] * x.k + [0.0] * (8 - x.k)
             G = next(G for G in range(1, 99) if (1 - x.q) ** G <= 0.5)
-            return [x.k / 8, pstdev(r), standardised(r, 0), standardised(r, 7), G]
+            both = [FORMULAS[name](SimpleNamespace(r=r), 0, 0) for name in ("dr_grpo", "rloo")]
+            return [x.k / 8, pstdev(r), standardised(r, 0), standardised(r, 7), *both, G]
+        case 4:
+            return [64 * (1 - x.f - x.h), 64 * (1 - x.h)]
+        case 5:
+            warm, cold = (1 / (1 + math.exp(-math.log(x.x) / t)) for t in (1, 0.5))
+            return [warm, cold, warm / cold]
         case 6:
-            return [1 / (2 * x.m + 2 * x.n), 1 / (4 * x.m), 1 / (4 * x.n), 1 / 80]
+            N = 2 * x.m + 2 * x.n
+            return [1 / N, 1 / (4 * x.m), 1 / (4 * x.n), x.n / N]
         case 7:
-            return [standardised([0.0] * x.G + [1.0], 0)]
+            group = SimpleNamespace(r=[1.0] + [0.0] * (x.G - 1))
+            mixed = [FORMULAS["ngrpo"](group, i, 0) for i in (0, x.G - 1)]
+            return [standardised([0.0] * x.G + [1.0], 0), *mixed]
         case 8:
             return [(0.5 * -0.2 + -0.5 * 0.2) * (1 * 2 + 2 * x.x)]
         case 9:
             L = [[0.0, math.log(x.x)], [0.0, math.log(x.y)]]
             group = SimpleNamespace(logprobs=L, end=[[False, True]] * 2)
-            return [verifree_at(group, i, t) for i, t in ((0, 0), (0, 1), (1, 1))]
+            m = (x.x + x.y) / 3  # of the larger group
+            four = [verifree_at(group, i, t) for i, t in ((0, 0), (0, 1), (1, 1))]
+            return [*four, m, math.sqrt(m * (1 - m))]
         case 10:
-            wide = 4.30 * stdev(x.given) / math.sqrt(3)
-            return [fmean(x.given), fmean(x.given) - wide, fmean(x.given) + wide]
+            three = x.given[:3]
+            wide = 4.30 * stdev(three) / math.sqrt(3)
+            return [fmean(three), fmean(three) - wide, fmean(three) + wide, x.n / 20]
 
 
 def test_the_results_of_the_exam():
     """A number of the exam's table was changed, and its results are those of the old one."""
     page = (ROOT / "course" / "instructor" / "exam.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
-    assert [int(number) for number, _ in rows] == [1, 2, 3, 6, 7, 8, 9, 10]
+    assert [int(number) for number, _ in rows] == [*range(1, 11)]
     number_of = re.compile(r"[-+]?\d+(?:\.\d+)?(?:/\d+)?")
     for number, row in rows:
         for cell in row.split(" | "):
@@ -150,8 +181,9 @@ def test_the_results_of_the_exam():
             given = {name: float(x) for name, x in re.findall(r"(\w)=([-\d.]+)", before)}
             given |= {name: int(given[name]) for name in "kG" if name in given}
             x = SimpleNamespace(**given, given=[float(y) for y in number_of.findall(before)])
-            if number == "3":  # (a) and (b) are the same for everybody, if u and v are such
-                assert x.u > 1.2 > x.v and after == ("none" if x.w < 0.8 else "less"), cell
+            if number == "3":
+                up = ["more" if ratio <= 1.2 else "none" for ratio in (x.u, x.w)]
+                assert after.split() == [up[0], "less" if x.v >= 0.8 else "none", up[1]], cell
                 continue
             for shown, value in zip(
                 number_of.findall(after), exam_results(int(number), x), strict=True
@@ -179,10 +211,10 @@ def test_a_failure_begins_with_what_the_test_finds(failed):
 @pytest.mark.parametrize("reward", ["Strict", "Partial"])
 def test_my_own_task_and_reward(tmp_path, reward):
     """A name that the page's program registers was moved, or its reward is not what trains."""
-    program, split, partial = blocks("own-task.md")
+    program, partial = blocks("own-task.md")
     if reward == "Partial":
         begin, end = program.split('TASKS["max"] = Strict')
-        program = f'{begin}{partial}\n{split}\nTASKS["max"] = Partial{end}'
+        program = f'{begin}{partial}\nTASKS["max"] = Partial{end}'
     (tmp_path / "my_task.py").write_text(program)
     line = "my_task.py --task max --steps 20 --prompts 8 --layers 1 --width 32 --out runs"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TQDM_DISABLE": "1"}

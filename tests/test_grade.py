@@ -475,20 +475,54 @@ def test_a_mistake_is_kept_only_if_tests_fail_with_it(student, monkeypatch):
     files = dict.fromkeys("1234", student)
     part, where, shown = talk.spoilt(files, assignment(), talk.random.Random(0))
     assert "These tests fail: test_a." in where and len(tried) >= 5
-    number, new, file = re.match(r".+ in .+, line (\d+) of (.+?): `(.*)` was", where).group(1, 3, 2)
-    line = [x for x in shown.splitlines() if x.split()[0] == number]
+    now, was = where.split("The line\n")[1].split("\nThese")[0].split("\nwas\n")
+    title, name, *lines = shown.splitlines()
     assert (
-        len(line) == 1 and new in line[0] and line[0][6:] not in read(student / file).splitlines()
+        lines.count(now) == 1 and was not in lines and lines.index(now) == int(now.split()[0]) - 1
     )
-    assert [*part.files].count(file) == 1 and ["nthr"] != tried[-1][0]
+    assert title == part.title and name in sum(part.files.values(), [])
+    assert ["nthr"] != tried[-1][0]
     for path in student.glob("*.py"):
         path.unlink()
     with pytest.raises(LookupError, match="third question"):
         talk.spoilt(files, assignment(), talk.random.Random(0))
 
 
+def test_a_page_does_not_say_what_the_right_line_is():
+    """A student writes each right line as a comment or a docstring, and reads it in the talk."""
+    source = '''def f(x):
+        """y = 1
+
+        is "right" """
+        # y = 1
+        "y = 1"
+        y = 2  # y = 1
+        return "y"
+    '''
+    lines = ["f", "   1  def f(x):", "   2      y = 2", "   3      return 'y'"]
+    assert talk.shown(source.encode(), "f") == lines
+
+
+def test_each_kind_of_mistake_is_as_likely(monkeypatch):
+    """Nearly all mistakes are dropped calls, because there are most of them."""
+    source = b"def f(x):\n    return x.a().b().c().d().e().f() + 1"
+    part, tree = assignment()[0], ast.parse(source).body[0]
+    monkeypatch.setattr(talk, "passing", lambda *_: ["test_a"])
+    monkeypatch.setattr(talk, "handed_in", lambda *_: [(part, "a.py", "f", source, tree)])
+
+    def graded(part, path, tests):
+        return checks.Found([], {"test_a": ""} if path.read_bytes() != source else {}, {})
+
+    monkeypatch.setattr(talk, "graded", graded)
+    found = [talk.spoilt({}, [part], talk.random.Random(seed)) for seed in range(100)]
+    assert 35 < sum(where.startswith("a dropped call") for _, where, _ in found) < 65
+    assert len({where for _, where, _ in found}) == 7
+
+
 def test_every_part_has_questions_for_the_talk(student, monkeypatch, capsys, tmp_path):
-    """A question without a reply, a part without questions, or two questions of one part."""
+    """A question without a reply, a part without questions, two questions of one part, or one about
+    a part that was not handed in.
+    """
     page = read(ROOT / "course/instructor/talk-questions.md")
     sections = page.split("\n## ")[1:]
     assert [x.splitlines()[0] for x in sections] == [part.title for part in assignment()]
@@ -502,6 +536,15 @@ def test_every_part_has_questions_for_the_talk(student, monkeypatch, capsys, tmp
     out = capsys.readouterr().out
     asked = [[question.split("*")[0] in out for question in x.split("\n- ")[1:]] for x in sections]
     assert sum(map(any, asked)) == 3 == sum(map(sum, asked)) and "third question" in out
+    assert out.count("\nPart ") == 3
+    for part in assignment()[2:]:  # what is blank is not asked about
+        for file, names in part.files.items():
+            for name in names:
+                (student / file).write_text(blanked(read(student / file), name), encoding="utf-8")
+    grade.main()
+    assert {*re.findall("\nPart (.+?):", capsys.readouterr().out)} == {
+        part.title for part in assignment()[:2]
+    }
 
 
 def test_a_long_message_keeps_both_ends():

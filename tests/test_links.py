@@ -55,11 +55,13 @@ def test_every_link_leads_to_a_file_and_a_heading(name):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_no_paragraph_turns_into_a_list(name):
-    """A line of a paragraph begins with "1." or with a dash, and is shown as an item of a list."""
+    """A line of a paragraph begins with "1." or "12)" or a dash, and may be shown as an item."""
     before = ""
     for line in prose(ROOT / name).splitlines():
-        begins = re.match(r"(1\.|[-+*]) ", line)
-        assert not begins or not before or re.match(r"(1\.|[-+*]|  )", before), f"{name}: {line}"
+        begins = re.match(r"(\d+[.)]|[-+*]) ", line)
+        assert not begins or not before or re.match(r"(\d+[.)]|[-+*]|  )", before), (
+            f"{name}: {line}"
+        )
         before = line.strip() and line
 
 

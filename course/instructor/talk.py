@@ -3,7 +3,8 @@
 For each student it draws two questions of talk-questions.md, of two parts. Then it makes a mistake
 in one function that the student has handed in: another sign, axis or comparison, or a call that is
 dropped. A mistake is kept if the tests of its part fail with it and pass without it. What the
-examiner needs is printed. The function with the mistake, for the student, is in ../talks/NAME.txt.
+examiner needs is printed. The function with the mistake, for the student, is in ../talks/NAME.txt,
+without comments and docstrings, because these could say what the right line is.
 """
 
 import ast
@@ -20,6 +21,7 @@ from course.blank import Part, is_blank, locate, read
 OTHERS = {"+": "-", "-": "+", "<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "!=", "!=": "=="}
 AXES = {"0": "1", "1": "0", "2": "1", "-1": "-2", "-2": "-1"}
 MODULES = ("torch", "math", "np", "train", "grpo", "advantages")
+TEXT = re.compile(r"""(?m)^ *(\"{3}|'{3}|["'])(?s:.*?)\1\n""")  # statements that are only a string
 
 
 def mistakes(source: bytes, function: ast.AST):
@@ -36,9 +38,8 @@ def mistakes(source: bytes, function: ast.AST):
             left = span(x.left)[1]
             found = re.search(rb"[<>=!]=|[-+<>]", source[left : span(right)[0]])
             if found:
-                begin, end = found.span()
-                new = OTHERS[found[0].decode()]
-                yield left + begin, left + end, new, "another sign or comparison"
+                places = left + found.start(), left + found.end()
+                yield *places, OTHERS[found[0].decode()], "another sign or comparison"
         elif isinstance(x, ast.Call):
             values = [*x.args, *(keyword.value for keyword in x.keywords)]
             for axis in [node for node in values if ast.unparse(node) in AXES]:
@@ -46,6 +47,13 @@ def mistakes(source: bytes, function: ast.AST):
             if isinstance(x.func, ast.Attribute) and ast.unparse(x.func.value) not in MODULES:
                 dot = span(x.func)[1] - len(x.func.attr) - 1
                 yield dot, span(x)[1], "", "a dropped call"
+
+
+def shown(source: bytes, name: str) -> list[str]:
+    """A name and the numbered lines of its function or entry, without comments and docstrings."""
+    held, place = locate(ast.parse(source), name)
+    lines = TEXT.sub("", ast.unparse(held[place])).splitlines()
+    return [name, *(f"{i:4}  {line}" for i, line in enumerate(lines, 1))]
 
 
 def handed_in(files: dict[str, Path], parts: list[Part]):
@@ -67,39 +75,39 @@ def spoilt(files: dict[str, Path], parts: list[Part], rng: random.Random) -> tup
     found = [*handed_in(files, parts)]
     rng.shuffle(found)
     for part, file, name, source, tree in sorted(found, key=lambda x: len([*ast.walk(x[4])]) < 80):
-        one = part._replace(files={file: [name]})
         tests = passing(part)
         places = [*mistakes(source, tree)]
-        for begin, end, new, kind in [(0, 0, "", ""), *rng.sample(places, len(places))]:
+        turn = {kind: rng.random() for *_, kind in places}  # each kind is as likely to be first
+        places.sort(key=lambda place: (turn[place[3]], rng.random()))
+        for begin, end, new, kind in [(0, 0, "", ""), *places]:
+            changed = source[:begin] + new.encode() + source[end:]
             with TemporaryDirectory() as folder:
                 path = Path(folder, file)
-                path.write_bytes(source[:begin] + new.encode() + source[end:])
-                failed = graded(one, path, tests).failed
-                lines = read(path).splitlines()
+                path.write_bytes(changed)
+                failed = graded(part._replace(files={file: [name]}), path, tests).failed
             if failed and not kind:  # without a mistake
                 break
             if kind and any(test.startswith("test_") for test in failed):
-                line = source[:begin].count(b"\n") + 1
-                was = source[begin:end].decode()
-                where = f"{kind} in {name}, line {line} of {file}: `{new}` was `{was}`"
-                shown = [*enumerate(lines, 1)][tree.lineno - 1 : tree.end_lineno]
-                text = "\n".join(f"{i:4}  {line}" for i, line in shown)
-                return part, f"{where}. These tests fail: {', '.join(failed)}.", text
+                was, now = (shown(x, name) for x in (source, changed))
+                i = [x == y for x, y in zip(was, now)].index(False)
+                where = f"{kind} in {name}. The line\n{now[i]}\nwas\n{was[i]}\nThese tests fail: "
+                return part, f"{where}{', '.join(failed)}.", "\n".join([part.title, *now])
     raise LookupError("not made, because no function passes its tests. Ask the third question.")
 
 
 def prepare(name: str, files: dict[str, Path], parts: list[Part], word: str, out: Path) -> None:
     """Prints the examiner's sheet of a student, and writes the student's page into the folder."""
     page = read("course/instructor/talk-questions.md")
-    questions = dict(re.findall(r"(?ms)^## (\d+)\. .+?\n\n(.+?)(?=^## |\Z)", page))
+    sections = dict(re.findall(r"(?ms)^## (.+?)\n\n(.+?)(?=^## |\Z)", page))
     rng = random.Random(word + name)
     try:
-        part, where, shown = spoilt(files, parts, rng)
+        part, where, text = spoilt(files, parts, rng)
         out.mkdir(parents=True, exist_ok=True)
-        (out / f"{name.replace('/', '-')}.txt").write_text(shown, encoding="utf-8")
+        (out / f"{name.replace('/', '-')}.txt").write_text(text, encoding="utf-8")
     except LookupError as error:
         part, where = None, str(error)
-    numbers = [x.title.split(".")[0] for x in parts if x != part]
-    drawn = rng.sample(numbers, min(2 + (part is None), len(numbers)))
-    asked = [rng.choice(re.findall(r"(?ms)^- (.+?)\n(?=- |\Z)", questions[n])) for n in drawn]
+    titles = sorted({x.title for x, *_ in handed_in(files, parts) if x != part})
+    drawn = rng.sample(titles, min(2 + (part is None), len(titles)))
+    asked = [rng.choice(re.findall(r"(?ms)^- (.+?)\s*(?=^- |\Z)", sections[x])) for x in drawn]
+    asked = [f"Part {title}: {question}" for title, question in zip(drawn, asked)]
     print(f"# {name}", *asked, f"The mistake is {where}", "", sep="\n\n", flush=True)
