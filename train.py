@@ -275,9 +275,7 @@ def show_end(summary: dict, task: Task, folder: Path) -> None:
     shares = [summary[f"{x}_sampled_reasoning_correct"] for x in ("base", "final")]
     say("Of the rewarded samples, {:.1%} had correct steps before, {:.1%} after.".format(*shares))
     if summary["final_sampled"] and shares[1] < 1:
-        say(
-            "The others have wrong or missing steps. Only answers are rewarded."
-        )
+        say("The others have wrong or missing steps. Only answers are rewarded.")
     say(f"Saved in {folder} (tools/README.md explains the files).")
     quoted = f'"{folder}"' if os.name == "nt" else shlex.quote(str(folder))
     say(f"See a group of it:  python -m tools.ask {quoted} --group")
