@@ -17,10 +17,9 @@ GREEN = "#00795A"  # a third line
 
 
 # ---- Both lectures
-def panels(columns=1, rows=1, height=3.6, **options):
+def panels(columns=1, rows=1, height=3.6, **more):
     """Empty pictures side by side, nine inches in all; each row is `height` inches high."""
-    size = (9, rows * height)
-    return plt.subplots(rows, columns, figsize=size, layout="constrained", **options)[1]
+    return plt.subplots(rows, columns, figsize=(9, rows * height), layout="constrained", **more)[1]
 
 
 def show(alt):

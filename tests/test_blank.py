@@ -248,6 +248,7 @@ def test_a_handout_has_no_solution(tmp_path, monkeypatch):
     )
     assert not (made / "course" / "instructor").exists()
     assert not [*(made / "tools").glob("explore*")]
+    assert "explore" not in read(made / "tools/README.md") and ".py#L" not in first
     for page in [*made.rglob("*.md"), *made.rglob("*.ipynb")]:
         test_links.test_every_link_leads_to_a_file_and_a_heading(page)
     commits = subprocess.check_output(["git", "rev-list", "--all"], cwd=made, text=True)

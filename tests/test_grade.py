@@ -124,6 +124,21 @@ def test_a_students_own_methods_are_taken(student):
     assert names["ADD"].reward(p, "#5") == 1.0 and "Task.coherent" in notes["refused"]
 
 
+def test_no_mistake_is_made_in_a_given_line():
+    """A student looks for a mistake in a block that the handout gives, or in an epsilon."""
+    source = read(ROOT / "grpo.py")
+    held, place = locate(ast.parse(source), "policy_loss")
+    given = [x for x in ast.walk(held[place]) if ast.unparse(x).startswith("if loss_type == ")]
+    rows = {n for x in given for n in range(x.lineno, x.end_lineno + 1)}
+    found = [*talk.mistakes(source.encode(), held[place])]
+    lines = [source.encode()[:begin].count(b"\n") + 1 for begin, *_ in found]
+    assert len(given) == 2 and len(lines) > 5 and not rows & {*lines}
+    source = read(ROOT / "advantages.py")
+    held, place = locate(ast.parse(source), "standardise")
+    kinds = {kind for *_, kind in talk.mistakes(source.encode(), held[place])}
+    assert kinds and "another sign or comparison" not in kinds
+
+
 def test_what_is_the_projects_is_listed_and_not_judged(student):
     """A copy with other names is not seen, or a function of one line is called one."""
     mine = student / "grpo.py"
