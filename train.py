@@ -240,9 +240,7 @@ def show_start(args: Namespace) -> None:
     say(f"Task {args.task}: {task.work}")
     say(f"The answer follows after {MARKER}. If it is correct, the reward is 1, else 0.")
     say(f"\nVariant {args.variant} (in advantages.py):\n{idea}")
-    say(
-        f"\nA step draws a group of {args.group_size} responses to each of {args.prompts} problems."
-    )
+    say(f"\nA step draws {args.group_size} responses, a group, to each of {args.prompts} problems.")
     say("A group is all-fail if all its answers are wrong, and all-pass if all are correct.")
     say("These are of one step. Accuracy, sampled or greedy, is of problems never trained on.")
     say("On the right is a greedy response to one of them, with its first mistake in [ ].")
@@ -301,11 +299,6 @@ NUMBERS = {  # flag: its default, the smallest and the largest number that is al
     "threads": (1, 1, 1024, "CPU threads for training"),
 }
 
-EXAMPLES = (
-    "\nfor example: python train.py --variant half",
-    "A variant may have other defaults: python train.py --variant cispo --help",
-)
-
 
 def parse_arguments(argv: list[str]) -> Namespace:
     """The command line as settings. A bad one raises SystemExit(2) after one line of error."""
@@ -313,12 +306,12 @@ def parse_arguments(argv: list[str]) -> Namespace:
     cli = ArgumentParser("train.py", "%(prog)s [--variant NAME] [flags]")
     cli.error = lambda text: cli.exit(2, f"train.py: error: {text}\n")  # one line, no usage
     cli.formatter_class = RawDescriptionHelpFormatter  # the list of variants keeps its lines
-    cli.epilog = "\n".join(["names:", *ideas, *EXAMPLES])
+    cli.epilog = "\n".join(["names:", *ideas, "", "for example: python train.py --variant half"])
 
     def add(flag, default, text, **more):
         cli.add_argument(flag, default=default, help=f"{text} (default: %(default)s)", **more)
 
-    add("--variant", "grpo", "one of the names below", metavar="NAME")
+    add("--variant", "grpo", "a name below; with --help, its own defaults", metavar="NAME")
     add("--task", "add", "the arithmetic to learn", choices=TASKS)
     for flag, (default, _, _, text) in NUMBERS.items():
         kind = type(default)

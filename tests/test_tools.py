@@ -194,7 +194,13 @@ def test_a_group_without_a_push_says_why(texts, kind, monkeypatch, capsys):
     assert "So this group teaches nothing." in lines
     assert sum(line.startswith("  8 x ") for line in lines) == 1
     assert sum("no push on" in line for line in lines) == 1
-    assert "spares" not in "\n".join(shown("nthr", texts, monkeypatch, capsys))
+    assert "grpo pushes this group" not in "\n".join(lines)
+    lines = shown("nthr", texts, monkeypatch, capsys)
+    assert lines.index("nthr pushes this group as grpo does.") > 0
+    lines = shown("negative", texts, monkeypatch, capsys)
+    assert ("So this group teaches nothing." in lines) == (kind == "all-pass")
+    assert ("negative pushes this group as grpo does." in lines) == (kind == "all-pass")
+    assert "as grpo does" not in "\n".join(shown("critic", texts, monkeypatch, capsys))
 
 
 def test_the_group_that_is_found_differs_most_from_grpos(folder, monkeypatch, capsys):
@@ -348,7 +354,9 @@ def test_what_is_measured_in_every_step_is_faint_and_its_mean_bold(folder, drawn
     values = faint.get_ydata()
     assert bold.get_ydata()[0] == pytest.approx(sum(values[:10]) / 10)
     assert bold.get_xdata()[0] == pytest.approx(5.5)
-    assert re.search(r": sampled accuracy \d+\.\d -> \d+\.\d %", drawn[0].get_suptitle())
+    title = drawn[0].get_suptitle()
+    assert re.search(r": sampled accuracy \d+\.\d -> \d+\.\d % at step \d+$", title)
+    assert not drawn[0].legends  # it would repeat the title
 
 
 def test_a_torn_last_row_is_left_out_and_said(folder, drawn, capsys):

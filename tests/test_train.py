@@ -725,7 +725,7 @@ def test_a_run_says_what_it_will_do(variant, task, capsys):
     text = capsys.readouterr().out
     idea, formula = doc.split("\n\n")[:2]
     assert f"Variant {variant} (in advantages.py):\n{idea}\n\n{formula}\n\n" in text
-    assert "4 responses to each of 8 problems" in text
+    assert "4 responses, a group, to each of 8 problems" in text
     [first] = [line for line in text.splitlines() if line.startswith("Task ")]
     levels = TASKS[task].levels
     assert first == f"Task {task}: {TASKS[task].work}" and first.endswith(".")
