@@ -242,7 +242,7 @@ def show_start(args: Namespace) -> None:
     say(f"\nVariant {args.variant} (in advantages.py):\n{idea}")
     say(f"\nA step draws {args.group_size} responses, a group, to each of {args.prompts} problems.")
     say("A group is all-fail if all its answers are wrong, and all-pass if all are correct.")
-    say("These are of one step. Accuracy, sampled or greedy, is of problems never trained on.")
+    say("Reward and these two are of one step. Accuracy is of problems that training never sees.")
     say("On the right is a greedy response to one of them, with its first mistake in [ ].")
     say("It is called rewarded if its answer is correct, even if a step is wrong.\n")
     say(f"The warm-up imitates solutions until {task.share:.0%} of training samples are correct.")
@@ -264,7 +264,7 @@ def show_end(summary: dict, task: Task, folder: Path) -> None:
     """The result, accuracy before and after training, and where to look next."""
     done = "\nDone in {seconds:.0f} s. Correct answers to problems never trained on: "
     say((done + "{base_sampled:.1%} -> {final_sampled:.1%}").format(**summary))
-    say("(Mean over levels, four samples of each problem, as in step 0. The other rows have one.)")
+    say("(Mean over levels, four samples of each problem, as in step 0. Other rows have one.)")
     say(f"\n{task.unit:17}" + "".join(f"{n:>6}" for n in (*task.levels, "all")) + "   (%)")
     for kind in ("sampled", "greedy"):
         for name, when in (("base", "before"), ("final", "after")):
@@ -273,7 +273,8 @@ def show_end(summary: dict, task: Task, folder: Path) -> None:
     shares = [summary[f"{x}_sampled_reasoning_correct"] for x in ("base", "final")]
     say("Of the rewarded samples, {:.1%} had correct steps before, {:.1%} after.".format(*shares))
     if summary["final_sampled"] and shares[1] < 1:
-        say("The others have wrong or missing steps. Only answers are rewarded.")
+        worse = ", and the steps got worse" if shares[1] < shares[0] else ""
+        say(f"The others have wrong or missing steps. Only answers are rewarded{worse}.")
     say(f"Saved in {folder} (tools/README.md explains the files).")
     quoted = f'"{folder}"' if os.name == "nt" else shlex.quote(str(folder))
     say(f"See a group of it:  python -m tools.ask {quoted} --group")

@@ -355,7 +355,7 @@ def test_what_is_measured_in_every_step_is_faint_and_its_mean_bold(folder, drawn
     assert bold.get_ydata()[0] == pytest.approx(sum(values[:10]) / 10)
     assert bold.get_xdata()[0] == pytest.approx(5.5)
     title = drawn[0].get_suptitle()
-    assert re.search(r": sampled accuracy \d+\.\d -> \d+\.\d % at step \d+$", title)
+    assert re.search(r": sampled accuracy \d+\.\d -> \d+\.\d % \(one sample a problem\)$", title)
     assert not drawn[0].legends  # it would repeat the title
 
 

@@ -700,6 +700,19 @@ def test_out_may_begin_with_a_tilde(monkeypatch, tmp_path):
     assert run("--steps 0 --out=~nobody/runs") == (0, [])  # a name that no user has: a folder here
 
 
+@pytest.mark.parametrize("before, after", [(0.3, 0.1), (0.1, 0.3), (0.2, 0.2)])
+def test_the_end_says_whether_the_steps_got_worse(before, after, capsys):
+    """Rewarded answers with steps that training has made worse, and nobody says it."""
+    assert run("--steps 1") == (0, [])
+    [path] = Path("out").glob("*/summary.json")
+    summary = json.loads(path.read_text()) | {"final_sampled": 0.5}
+    summary["base_sampled_reasoning_correct"] = before
+    summary["final_sampled_reasoning_correct"] = after
+    capsys.readouterr()
+    train.show_end(summary, ADD, path.parent)
+    assert ("and the steps got worse." in capsys.readouterr().out) == (after < before)
+
+
 def test_without_a_correct_sample_none_is_said_to_be_rewarded(monkeypatch, capsys):
     """A sentence about rewarded mistakes where nothing was rewarded."""
     monkeypatch.setattr(train.Task, "reward", lambda task, problem, response: 0.0)

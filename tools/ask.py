@@ -72,6 +72,7 @@ NOTES = {  # variant: what else a reader of its group must know
     "sampled responses.",
     "likelihood": "In an all-fail group, likelihood pushes a response up if the true answer is\n"
     "likelier after its reasoning than after that of the others. Its own answer is also pushed.",
+    "nthr": "nthr pushes a token down less if its score is above the threshold of the group.",
     "gspo": "gspo has the advantages of grpo and another ratio in the loss.",
     "cispo": "cispo has the advantages of grpo and another clip in the loss.",
 }
@@ -146,7 +147,8 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
     if not trained.A[p].any():
         print("So this group teaches nothing.")
     second = f"{name} has a second network, which no run saves. This is the part of grpo."
-    print(second if network else NOTES.get(name, ""))
+    note = second if network else NOTES.get(name, "")
+    print(note + "\n" * bool(note))
     for block, count in blocks.items():
         print(f"  {count} x {block}")
     if missed:

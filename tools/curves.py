@@ -55,12 +55,11 @@ def read(run: Path) -> dict[str, list[tuple[float, float]]]:
 
 def title_of(run: str, curves: dict[str, list]) -> str:
     """The result in words: how sampled accuracy has changed in the rows of metrics.csv."""
-    points = curves["sampled"]
+    shares = [share for _, share in curves["sampled"]]
     name = Path(run).name.replace("$", r"\$")  # else it begins a formula
-    if not points:
+    if not shares:
         return name
-    (_, before), (step, after) = points[0], points[-1]
-    return f"{name}: sampled accuracy {before:.1f} -> {after:.1f} % at step {step}"
+    return f"{name}: sampled accuracy {shares[0]:.1f} -> {shares[-1]:.1f} % (one sample a problem)"
 
 
 def draw(runs: dict[str, dict], out: Path) -> None:
@@ -84,6 +83,7 @@ def draw_panels(figure, runs: dict[str, dict]) -> None:
             points = np.reshape(curves[name], (-1, 2)).T  # (2, 0) if there are none
             if points.shape[1] > 2 * MEAN and name not in ("sampled", "greedy"):
                 ax.plot(*points, color=colour, linewidth=0.8, alpha=0.25, label="_every step")
+                ax.set_xlabel("training step (bold: mean of ten)")
                 points = [np.convolve(x, np.full(MEAN, 1 / MEAN), "valid") for x in points]
             ax.plot(*points, color=colour, linewidth=2, linestyle=dashes, label=run)
         if title.endswith("%"):
