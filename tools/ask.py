@@ -17,7 +17,6 @@ import random
 import re
 import sys
 from collections import Counter
-from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +25,7 @@ import torch
 import train
 from advantages import VARIANTS, grpo, with_advantages
 from grpo import sample_rollout
-from tasks import EOS, TASKS, TOKENIZER, Problem, Task, make_problems, mark_mistake
+from tasks import TASKS, TOKENIZER, Problem, Task, make_problems, mark_mistake
 from tools import end_with_the_reader
 
 RULES = {  # task: what its problems are
@@ -72,7 +71,8 @@ NOTES = {  # variant: what else a reader of its group must know
     "sampled responses.",
     "likelihood": "In an all-fail group, likelihood pushes a response up if the true answer is\n"
     "likelier after its reasoning than after that of the others. Its own answer is also pushed.",
-    "nthr": "nthr pushes a token down less if its score is above the threshold of the group.",
+    "nthr": "nthr pushes a token down less if its score is above the threshold of the group. The\n"
+    "score says how the push moves the correct responses, not whether the token is wrong.",
     "gspo": "gspo has the advantages of grpo and another ratio in the loss.",
     "cispo": "cispo has the advantages of grpo and another clip in the loss.",
 }
@@ -119,7 +119,6 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
     group = (rollout.texts, trained.tokens, trained.mask, trained.A, rollout.rewards, plain)
     responses = sorted(zip(*(x[p] for x in group)), key=lambda x: -x[4])  # correct ones first
     blocks = Counter()  # a response with its pushes: how many of the group are the same
-    missed = 0  # responses whose first wrong token nthr pushes down less
     for text, tokens, mask, A, reward, plain in responses:
         _, remark = mark_mistake(problem, text, reward)
         shown = TOKENIZER.decode(tokens[mask].tolist())
@@ -129,10 +128,6 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
         painted = ["".join(paint(x, a) for x, a in zip(y, push[mask])) for y in (shown, marks)]
         response = f"{painted[0]}  reward {reward:.0f}  {remark}".rstrip()
         blocks[f"{response}\n      {painted[1]}  {in_words(A[mask].tolist())}"] += 1
-        if name == "nthr" and remark and plain:
-            pairs = zip_longest(text + EOS, problem.solution + EOS)
-            first = [ours == true for ours, true in pairs].index(False)
-            missed += first < len(marks) and marks[first] in "d0"
     print(f"{problem.prompt.replace(' ', '')}\n  {problem.solution}$  solution\n")
     print(f"Correct answers: {correct} of 8. Equal responses are shown once and counted.")
     print(f"Under each are the advantages of {name} (--variant NAME shows another's):")
@@ -151,10 +146,6 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
     print(note + "\n" * bool(note))
     for block, count in blocks.items():
         print(f"  {count} x {block}")
-    if missed:
-        count = f"{missed} responses" if missed > 1 else "one response"
-        print(f"\nnthr also pushes the first wrong token of {count} down less. This can happen:")
-        print("its score says how a token moves the correct responses, not whether it is wrong.")
 
 
 def main(argv: list[str]) -> None:
