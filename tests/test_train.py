@@ -790,7 +790,7 @@ def test_a_reward_is_shown_beside_a_mistake(monkeypatch, capsys):
     for response in ("12,13#132", "12,14#132", "12,13#13"):  # of odd length, odd, even
         sampled = Mock(texts=[[response]])
         monkeypatch.setattr(train, "sample_rollout", lambda *_, temperature: sampled)  # noqa: B023
-        numbers = dict(reward=0.1, all_fail=0.2, all_pass=0.3, sampled=0.4, greedy=0.5)
+        numbers = {"reward": 0.1, "all_fail": 0.2, "all_pass": 0.3, "sampled": 0.4, "greedy": 0.5}
         train.show_row({"step": 1} | numbers, None, ADD)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert all(line[:6] == ["1", "0.10", "20%", "30%", "40.0%", "50.0%"] for line in lines)
