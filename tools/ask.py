@@ -139,8 +139,8 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
         print(f"The group is {kind}: for grpo no response is better than another. It pushes none.")
     if name != "grpo" and not network and not differs[p]:
         print(f"{name} pushes this group as grpo does.")
-    if not trained.A[p].any():
-        print("So this group teaches nothing.")
+    if not network and not trained.A[p].any():
+        print("No token is pushed, so this group teaches nothing.")
     second = f"{name} has a second network, which no run saves. This is the part of grpo."
     note = second if network else NOTES.get(name, "")
     print(note + "\n" * bool(note))
