@@ -7,10 +7,10 @@ The loop comes first. The numbers beside its lines are the steps at the top of g
 
 import csv
 import json
-import sys
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from copy import deepcopy
+from inspect import getdoc
 from pathlib import Path
 
 import numpy as np
@@ -205,45 +205,67 @@ NUMBERS = {  # flag: its default, the smallest number that is allowed, and its h
     "seed": (0, 0, "seed of the problems and the samples"),
     "prompts": (64, 1, "prompts in a rollout"),
     "group-size": (8, 2, "responses to each prompt"),
-    "temperature": (1.0, 1e-12, "temperature of sampling"),
+    "temperature": (1.0, 1e-6, "temperature of sampling"),
     "lr": (3e-4, 1e-12, "learning rate; it rises, then falls"),
     "max-grad-norm": (0.01, 1e-12, "limit of gradient norms"),
     "minibatches": (4, 1, "optimiser steps per rollout"),
+    "clip-low": (0.2, 0, "a push down ends at ratio 1 - this"),
+    "clip-high": (0.2, 0, "a push up ends at ratio 1 + this"),
     "kl": (0.0, 0, "coefficient of the KL term in the loss"),
     "base-seed": (0, 0, "seed of the base model"),
     "layers": (2, 1, "blocks of the GPT"),
     "width": (64, 4, "vector length, a multiple of 4"),
     "threads": (1, 1, "CPU threads for training"),
-    "clip-low": (0.2, 0, "a push down ends at 1 - this"),
-    "clip-high": (0.2, 0, "a push up ends at ratio 1 + this"),
 }
+OTHERS = {"aggregate": "token", "loss_type": "grpo", "cull": False}
 
 
-def parse_arguments(argv: list[str]) -> Namespace:
-    """The command line as settings, and the name of the run, which has those that were changed."""
-    cli = ArgumentParser("train.py", formatter_class=RawDescriptionHelpFormatter)
-    cli.add_argument("--variant", default="grpo", choices=VARIANTS)
-    cli.add_argument("--task", default="add", choices=TASKS)
+def parse_arguments(argv: list[str] | None = None) -> Namespace:
+    """The command line as settings. A bad one raises SystemExit(2) after one line of error.
+
+    What is not given is as LOSS has it for the variant, else the default. A --loss-type that is not
+    the variant's own brings its own clip range and aggregate.
+    """
+    cli = ArgumentParser("train.py", SUPPRESS, argument_default=SUPPRESS)
+    cli.formatter_class = RawDescriptionHelpFormatter  # the list of variants keeps its lines
+    ideas = [f"  {name:13}{str(getdoc(x)).splitlines()[0]}" for name, x in VARIANTS.items()]
+    cli.epilog = "\n".join(["names (some have defaults of their own, table LOSS):", *ideas])
+    add = cli.add_argument
+    add("--variant", default="grpo", choices=VARIANTS, metavar="NAME", help="a name below")
+    add("--task", default="add", choices=TASKS, help="the arithmetic to learn (default: add)")
     for flag, (default, _, text) in NUMBERS.items():
-        cli.add_argument(f"--{flag}", default=default, type=type(default), help=text)
-    cli.add_argument("--aggregate", default="token", choices=["token", "response", "constant"])
-    cli.add_argument("--loss-type", default="grpo", choices=["grpo", "gspo", "cispo"])
-    cli.add_argument("--cull", action="store_true", help="draw no solved problem again")
-    cli.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    cli.add_argument("--out", default="runs", help="folder for the runs, one folder each")
-    first, _ = cli.parse_known_args(argv)
-    cli.set_defaults(**LOSS.get(first.variant, {}))
-    args = cli.parse_args(argv)
-    names = sorted(vars(args).keys() - {"task", "variant", "seed", "threads", "device", "out"})
-    changed = [f"{x}{vars(args)[x]}" for x in names if vars(args)[x] != cli.get_default(x)]
+        add(f"--{flag}", type=type(default), metavar="X", help=f"{text} (default: {default})")
+    add("--aggregate", choices=["token", "response", "constant"], help="divisor (default: token)")
+    add("--loss-type", choices=["grpo", "gspo", "cispo"], help="ratio and clip (default: grpo)")
+    add("--cull", action="store_true", help="draw no solved problem again")
+    # The CPU is the default even if there is a GPU, because all numbers of studies/ come from it.
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    add("--device", default="cpu", choices=devices, help="where to compute (default: cpu)")
+    add("--out", default="runs", help="folder for the runs, one folder each (default: runs)")
+    given = vars(cli.parse_args(argv))
+    usual = OTHERS | {x.replace("-", "_"): default for x, (default, _, _) in NUMBERS.items()}
+    own = usual | LOSS.get(given["variant"], {})
+    if given.get("loss_type", own["loss_type"]) != own["loss_type"]:
+        kept = {name: own[name] for name in ("loss_type", "cull")}
+        own = usual | LOSS.get(given["loss_type"], {}) | kept
+    args = Namespace(**own | given)
+    if args.loss_type == "cispo" and "clip_low" in given:
+        cli.error("argument --clip-low: cispo has no lower limit")
+    for flag, (_, low, text) in NUMBERS.items():
+        value = vars(args)[flag.replace("-", "_")]
+        if not low <= value < torch.inf or flag == "width" and value % 4:
+            cli.error(f"argument --{flag}: must be {low} or more ({text}), not {value}")
+    # The name has every setting that differs from its default, but not threads and device.
+    unnamed = {"task", "variant", "seed", "threads", "device", "out"}
+    changed = [f"{x}{y}" for x, y in sorted(given.items()) if x not in unnamed and y != own[x]]
     args.name = "-".join([args.task, args.variant, f"seed{args.seed}", *changed])
     return args
 
 
-def main(argv: list[str]) -> None:
+def main(argv: list[str] | None = None) -> None:
     """Runs a command line. A bad one raises SystemExit(2) after one line on standard error."""
     run(parse_arguments(argv))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
