@@ -53,16 +53,9 @@ def train(args: Namespace, model: GPT):
             solved = {*batch} - {p for p, r in zip(batch, rollout.rewards) if r.min() < 1}
             pool = [p for p in pool if p not in solved] or make_problems(task, held=False)
         row["seconds"] = time.perf_counter() - started
-        check_finite(row["loss"], row["grad_norm"], *model.parameters())
         if step % 25 == 0 or step == args.steps:
             row |= accuracy(model, task)
         yield rollout, trained, row
-
-
-def check_finite(*numbers) -> None:
-    """Raises FloatingPointError if a number is infinite or NaN."""
-    if not all(torch.as_tensor(x).isfinite().all() for x in numbers):
-        raise FloatingPointError("the loss, a gradient or a weight is not finite")
 
 
 # ---- The base model
@@ -99,7 +92,6 @@ def warm_up(model: GPT, task: Task, seed: int, steps=2000) -> tuple[int, float]:
     rows, _ = encode(texts, next(model.parameters()).device)  # (N, L)
     start = len(task.longest.prompt)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, fused=True)
-    correct = 0.0
     for step in tqdm(range(1, steps + 1), "warm-up", leave=False, disable=None):
         batch = rows[rng.choice(len(rows), 64, p=weights / weights.sum())]  # (64, L)
         h, _ = model(batch[:, :-1])
@@ -156,14 +148,18 @@ say = tqdm.write  # prints a line above the bar
 COLUMNS = """step reward all_fail all_pass entropy length coherence reasoning_correct
 mean_abs_advantage loss grad_norm clip_fraction approx_kl seconds greedy sampled sampled_by_level
 sampled_reasoning_correct"""
+HEAD = "step reward all-fail all-pass sampled greedy  response to"
+ROW = "{step:4} {reward:6.2f} {all_fail:8.0%} {all_pass:8.0%} {sampled:7.1%} {greedy:6.1%}"
+BASE = "{step:4} {sampled:32.1%} {greedy:6.1%}"  # before training
 
 
 def run(args: Namespace) -> None:
-    """Makes the base model, trains it, prints a line every 25 steps, and writes three files."""
+    """Makes the base model, trains it, shows how, and writes the files of the run."""
     started = time.perf_counter()
     task = TASKS[args.task]
     folder = Path(args.out, args.name)
     folder.mkdir(parents=True, exist_ok=True)
+    show_start(args)
     model = base_model(args)
     base = accuracy(model, task, samples=4)
     row = {"step": 0} | base
@@ -172,18 +168,20 @@ def run(args: Namespace) -> None:
         table.writeheader()
         table.writerow(cells(row))
         show_row(row, model, task)
-        for _, _, row in tqdm(train(args, model), args.variant, args.steps, False, disable=None):
+        steps = tqdm(train(args, model), args.variant, args.steps, leave=False, disable=None)
+        for _, trained, row in steps:
             table.writerow(cells(row))
             if "greedy" in row:
                 show_row(row, model, task)
-    summary = vars(args) | {"torch": torch.__version__}
+    final = accuracy(model, task, samples=4)
+    summary = vars(args) | {"torch": torch.__version__, "seconds": time.perf_counter() - started}
     summary |= {f"base_{name}": x for name, x in base.items()}
-    summary |= {f"final_{name}": x for name, x in accuracy(model, task, samples=4).items()}
-    summary["seconds"] = time.perf_counter() - started
+    summary |= {f"final_{name}": x for name, x in final.items()}
     torch.save(model.state_dict(), folder / "model.pt")
     (folder / "summary.json").write_text(json.dumps(summary, indent=2))
-    say("Sampled: {base_sampled:.1%} -> {final_sampled:.1%}".format(**summary))
-    say(f"Saved in {folder}.")
+    if args.steps:
+        show_group(trained)
+    show_end(args, summary, folder)
 
 
 def cells(row: dict) -> dict:
@@ -191,12 +189,66 @@ def cells(row: dict) -> dict:
     return {k: " ".join(map(str, x.values())) if isinstance(x, dict) else x for k, x in row.items()}
 
 
+def show_start(args: Namespace) -> None:
+    """Says what is learned, and how: the first two paragraphs of the variant's docstring."""
+    idea = str(getdoc(VARIANTS[args.variant])).split("\n\n")[:2]
+    say(f"Task {args.task}: {TASKS[args.task].work}")
+    say(f"\nVariant {args.variant}, in advantages.py. " + "\n\n".join(idea))
+    say(f"\nA group is {args.group_size} responses to one problem; a step samples {args.prompts}.")
+    say("A response is rewarded if its answer, behind the #, is correct; its steps do not count.")
+    say("A group is all-fail if none of its responses is rewarded, and all-pass if all are.\n")
+
+
 def show_row(row: dict, model: GPT, task: Task) -> None:
     """One line: the metrics of a training step, and a response to the same example every time."""
-    example = make_problems(task, held=True)[-4]  # a long one
+    example = make_problems(task, held=True)[-4:][0]  # a long one
+    if row["step"] == 0:
+        say(f"{HEAD} {example.prompt}\n{'':46}{example.solution} solution")
     response = sample_rollout(model, task, [example], 1, temperature=0).texts[0][0]
-    text, _ = mark_mistake(example, response)
-    say("{step:4} {sampled:7.1%} {greedy:7.1%}  ".format(**row) + text)
+    numbers = (ROW if "reward" in row else BASE).format(**row)
+    verdict = " rewarded" * (task.reward(example, response) == 1)
+    say(f"{numbers}  {mark_mistake(example, response)[0]}{verdict}")
+
+
+def show_group(trained: Rollout) -> None:
+    """A correct and an incorrect response to one problem, and the advantage of each token.
+
+    The problem is the one of this rollout whose group is nearest to half correct.
+    """
+    correct = trained.rewards == 1  # (P, G)
+    p = (correct.float().mean(1) - 0.5).abs().argmin().item()
+    problem = trained.problems[p]
+    if correct[p].all() or not correct[p].any():
+        say("\nNo group of the last step has a correct and an incorrect response.")
+        return
+    say(
+        f"\nTwo responses of the last step to {problem.prompt}, and the advantages of their tokens:"
+    )
+    for i in (correct[p].int().argmax(), correct[p].int().argmin()):
+        say(
+            f"  {mark_mistake(problem, trained.texts[p][i])[0]}, reward {trained.rewards[p, i]:.0f}"
+        )
+        sampled = trained.mask[p, i]
+        text = TOKENIZER.decode(trained.tokens[p, i][sampled].tolist())
+        width = min(6, 98 // len(text))  # of a column, so that the longest response has room
+        say("".join(f"{character:>{width}}" for character in text))
+        say("".join(f"{round(a, 1) + 0.0:{width}}" for a in trained.A[p, i][sampled].tolist()))
+
+
+def show_end(args: Namespace, summary: dict, folder: Path) -> None:
+    """The result, accuracy before and after training, and where to look next."""
+    say("\nOn problems that training never saw, before -> after:")
+    say("  sampled accuracy   {base_sampled:6.1%} -> {final_sampled:6.1%}".format(**summary))
+    say("  greedy accuracy    {base_greedy:6.1%} -> {final_greedy:6.1%}".format(**summary))
+    steps = [summary[f"{when}_sampled_reasoning_correct"] for when in ("base", "final")]
+    say("  rewarded samples with correct steps {:.1%} -> {:.1%}".format(*steps))
+    say(f"The files are in {folder} (tools/README.md explains them).")
+    say(f"See a group of it:  python -m tools.ask {folder} --group")
+    say(f"Draw its curves:    python -m tools.curves {folder}  (needs matplotlib)")
+    usual = vars(parse_arguments(["--variant", args.variant])) | {"name": args.name}
+    if args.variant != "grpo":
+        changed = [f" --{x.replace('_', '-')} {y}" for x, y in vars(args).items() if y != usual[x]]
+        say(f"Compare with grpo:  python train.py{''.join(changed)}".replace(" True", ""))
 
 
 # ---- The command line
