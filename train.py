@@ -53,6 +53,8 @@ def train(args: Namespace, model: GPT):
             solved = {*batch} - {p for p, r in zip(batch, rollout.rewards) if r.min() < 1}
             pool = [p for p in pool if p not in solved] or make_problems(task, held=False)
         row["seconds"] = time.perf_counter() - started
+        if not all(weight.isfinite().all() for weight in model.parameters()):
+            raise FloatingPointError("a weight is not finite")
         if step % 25 == 0 or step == args.steps:
             row |= accuracy(model, task)
         yield rollout, trained, row
@@ -157,8 +159,11 @@ def run(args: Namespace) -> None:
     """Makes the base model, trains it, shows how, and writes the files of the run."""
     started = time.perf_counter()
     task = TASKS[args.task]
-    folder = Path(args.out, args.name)
+    if not all(make_problems(task, held) for held in (True, False)):
+        raise ValueError(f"the task {args.task} has no held-out problem, or none to train on")
+    folder = Path(args.out, args.name).expanduser()  # some shells do not in --out=~/runs
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.json").unlink(missing_ok=True)  # only a finished run has one
     show_start(args)
     model = base_model(args)
     base = accuracy(model, task, samples=4)
@@ -169,10 +174,13 @@ def run(args: Namespace) -> None:
         table.writerow(cells(row))
         show_row(row, model, task)
         steps = tqdm(train(args, model), args.variant, args.steps, leave=False, disable=None)
-        for _, trained, row in steps:
-            table.writerow(cells(row))
-            if "greedy" in row:
-                show_row(row, model, task)
+        try:
+            for _, trained, row in steps:
+                table.writerow(cells(row))
+                if "greedy" in row:
+                    show_row(row, model, task)
+        except FloatingPointError as error:
+            raise FloatingPointError(f"step {row['step'] + 1}: {error}: is --lr too high?")
     final = accuracy(model, task, samples=4)
     summary = vars(args) | {"torch": torch.__version__, "seconds": time.perf_counter() - started}
     summary |= {f"base_{name}": x for name, x in base.items()}
