@@ -61,8 +61,9 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.unembed = nn.Linear(width, outputs or vocabulary, bias=False)
+        # As in GPT-2. But GPT-2 sets biases to 0, and ours keep PyTorch's larger random numbers.
         for matrix in (weight for weight in self.parameters() if weight.dim() == 2):
-            nn.init.normal_(matrix, std=0.02)  # GPT-2 also scales some of them down
+            nn.init.normal_(matrix, std=0.02)
 
     def forward(self, tokens: Tensor, cache: list[Tensor] | None = None) -> tuple[Tensor, list]:
         """Reads tokens (B, L), which follow the tokens of the cache.
@@ -101,19 +102,18 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
 
     Temperature 0 is greedy decoding. rng: torch.Generator or None. Returns tokens (P, G, T), and
     for each token probs (P, G, T, V), from which it was drawn, and hidden (P, G, T, D), from which
-    the unembedding made probs. The model does not read on after a response's `eos` while four
-    others go on, but tokens are still drawn for it. They are padding. FloatingPointError if a
-    probability is not finite.
+    the unembedding made probs. What is drawn for a response after its `eos` is padding.
+    FloatingPointError if a probability is not finite.
     """
     token, cache = read_prompts(model, prompts, G)
     ended = torch.zeros_like(token, dtype=torch.bool)  # (B, 1)
-    going = torch.arange(len(token), device=token.device)  # the rows that are still read
-    h = model.norm.weight.new_zeros(len(token), model.norm.weight.numel())  # (B, D)
-    exact = torch.promote_types(h.dtype, torch.float32)  # half precision is too coarse to sample
     sampled = []
     for _ in range(T):
-        newest, cache = model(token[going], cache)  # (rows, 1, D)
-        h = h.index_copy(0, going, newest[:, 0])  # a row that is not read keeps its last one
+        h, cache = model(token, cache)  # (B, 1, D)
+        h = h[:, 0]
+        exact = torch.promote_types(
+            h.dtype, torch.float32
+        )  # half precision is too coarse to sample
         p = (model.unembed(h) / (temperature or 1.0)).softmax(-1, exact)  # (B, V)
         if not p.isfinite().all():
             raise FloatingPointError("a sampling probability is not finite")
@@ -122,10 +122,6 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
         ended |= token == eos
         if ended.all():
             break
-        goes_on = ~ended[going, 0]
-        if 4 <= goes_on.sum() < len(going):  # products of fewer rows are rounded in another way
-            going = going[goes_on]
-            cache = [kv[goes_on] for kv in cache]
     tokens, probs, hidden = (torch.stack(x, dim=1) for x in zip(*sampled))  # (B, T, ...) each
     return tuple(x.unflatten(0, (-1, G)) for x in (tokens, probs, hidden))  # (P, G, T, ...)
 
