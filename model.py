@@ -107,13 +107,12 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
     """
     token, cache = read_prompts(model, prompts, G)
     ended = torch.zeros_like(token, dtype=torch.bool)  # (B, 1)
+    # Half precision is too coarse to sample.
+    exact = torch.promote_types(model.norm.weight.dtype, torch.float32)
     sampled = []
     for _ in range(T):
-        h, cache = model(token, cache)  # (B, 1, D)
-        h = h[:, 0]
-        exact = torch.promote_types(
-            h.dtype, torch.float32
-        )  # half precision is too coarse to sample
+        h, cache = model(token, cache)
+        h = h[:, 0]  # (B, D)
         p = (model.unembed(h) / (temperature or 1.0)).softmax(-1, exact)  # (B, V)
         if not p.isfinite().all():
             raise FloatingPointError("a sampling probability is not finite")
