@@ -1,10 +1,7 @@
 """The variants of GRPO: short functions from a Rollout to the advantages of its tokens.
 
-Read grpo.py first: it derives the loss. The advantage A_{i,t} of token t of response i says in
-which direction the update pushes this token, and how hard. If A_{i,t} is the reward r_i, then the
-expected gradient points along the gradient of the expected reward J. It stays the same if we
-subtract a baseline, because a baseline does not depend on response i. Other changes can change the
-expected gradient. We call this error a bias: training then maximises something other than J.
+Read grpo.py first: it derives the loss, and says what a baseline and a bias are. The advantage
+A_{i,t} of token t of response i says in which direction the update pushes this token, and how hard.
 
 For example, let one of eight responses to a prompt be correct. The rewards r_i have the mean
 mu = 0.125 and the standard deviation sigma = 0.331. Under `grpo` each token of the correct response
@@ -26,10 +23,9 @@ response y_i, and the model pi that sampled it (the policy).
     rollout.probs     (P, G, T, V)  pi(. | x, y_{i,<t}), from which y_{i,t} was drawn
     rollout.hidden    (P, G, T, D)  h_{i,t}, from which the last layer (the unembedding) made probs
 
-A variant returns A_i (P, G), one advantage for all tokens of a response, or A_{i,t} (P, G, T), and
-does not modify the rollout. with_advantages puts the result on the tokens. Padding may hold
-anything, even NaN, and 0 * NaN is NaN, so we replace it (torch.where) and do not multiply it by 0.
-"Experiment 1" to "5" in a docstring are unpublished ones with language models.
+A variant returns A_i (P, G), one advantage for all tokens of a response, or A_{i,t} (P, G, T).
+Padding may hold anything, even NaN, and 0 * NaN is NaN, so we replace it (torch.where) and do not
+multiply it by 0. "Experiment 1" to "5" are of an unpublished report on language models.
 """
 
 from dataclasses import replace
@@ -54,18 +50,23 @@ def centre(rewards: Tensor) -> Tensor:
 def standardise(rewards: Tensor) -> Tensor:
     """(r_i - mu) / (sigma + eps) within each group, (P, G); exactly 0 in a group of equal rewards.
 
-    eps is 1e-6. sigma is the population standard deviation: it divides by G, where some
-    implementations divide by G - 1. If a share p of a group is correct, its correct responses get
-    sqrt((1-p)/p) and the others -sqrt(p/(1-p)), as in Lemma 4.2 of arXiv 2505.18830.
+    eps is 1e-6. sigma divides by G and not by G - 1, so if a share p of a group is correct, correct
+    responses get sqrt((1-p)/p) and others -sqrt(p/(1-p)), as in Lemma 4.2 of arXiv 2505.18830.
     """
     return centre(rewards) / (rewards.std(1, correction=0, keepdim=True) + 1e-6)
+
+
+def above_others(rewards: Tensor) -> Tensor:
+    """r_i - mean of the other G - 1 rewards = G / (G - 1) (r_i - mu), (P, G); 0 if G is 1."""
+    G = rewards.size(1)
+    return G / max(G - 1, 1) * centre(rewards)
 
 
 def with_advantages(rollout: Rollout, variant: Callable) -> Rollout:
     """The rollout with the advantages A (P, G, T) of a variant. This is what the loop calls.
 
-    Here A_i (P, G) goes to every token of response i. A is 0 outside the mask, whatever the padding
-    held, and has no gradient. A variant that trains other texts returns them as a Rollout with A.
+    A is 0 outside the mask, whatever the padding held, and has no gradient. A variant that trains
+    other texts than were sampled returns them as a Rollout with A.
     """
     found = variant(rollout)
     trained = found if isinstance(found, Rollout) else replace(rollout, A=found)
@@ -80,9 +81,7 @@ def grpo(rollout: Rollout) -> Tensor:
         A_i = (r_i - mu) / (sigma + eps)
 
     The group's mean mu serves as the baseline, so no second network has to predict the reward.
-    Because mu contains r_i, it is not quite a baseline, but this only scales r_i - mu by (G-1)/G
-    (see rloo). Dividing by sigma makes groups with a small sigma count more. With four correct
-    responses of eight, A is +1 or -1, and with one it is +2.65 or -0.38.
+    Dividing by sigma makes groups with a small sigma count more.
     """
     return standardise(rollout.rewards)
 
@@ -93,8 +92,8 @@ def dr_grpo(rollout: Rollout) -> Tensor:
 
         A_i = r_i - mu
 
-    Two divisions of GRPO change its objective, and this variant makes neither. It does not divide
-    by sigma, and its loss divides by a constant (table LOSS) and not by the number of tokens.
+    Two divisions of GRPO change its objective, and this variant makes neither: its loss divides by
+    a constant (table LOSS) and not by the number of tokens.
     """
     return centre(rollout.rewards)
 
@@ -105,12 +104,9 @@ def rloo(rollout: Rollout) -> Tensor:
 
         A_i = r_i - (sum_{j != i} r_j) / (G - 1)  =  G / (G - 1) (r_i - mu)
 
-    Unlike the mean mu of `grpo`, the mean of the other rewards does not depend on y_i, so it is a
-    true baseline. We take only this baseline from the paper; the loss is that of GRPO. A group of
-    one response gets 0.
+    The mean of the other rewards does not depend on y_i, so it is a true baseline.
     """
-    G = rollout.rewards.size(1)
-    return G / max(G - 1, 1) * centre(rollout.rewards)
+    return above_others(rollout.rewards)
 
 
 def maxrl(rollout: Rollout) -> Tensor:
@@ -119,14 +115,9 @@ def maxrl(rollout: Rollout) -> Tensor:
 
         A_i = (r_i - mu) / mu,   or 0 if mu = 0
 
-    With one correct response of eight, the advantages are +7 and -1, and with four they are +1 and
-    -1, as under grpo. Dividing by mu changes the objective. Let p be the probability of a correct
-    response, and pass@k = 1 - (1-p)^k that of at least one among k. If the loss divides by a
-    constant, the expected gradient is exactly that of
-
-        sum_{k = 1}^{G - 1} pass@k / k
-
-    The expected reward J is p, which is pass@1. Here a rare success also counts for pass@2 and on.
+    Dividing by mu changes the objective. Let p be the probability of a correct response, and
+    pass@k = 1 - (1-p)^k that of at least one among k. If the loss divides by a constant, the
+    expected gradient is exactly that of sum_{k = 1}^{G - 1} pass@k / k.
     """
     mu = rollout.rewards.mean(1, keepdim=True)
     return (centre(rollout.rewards) / mu).masked_fill(mu == 0, 0.0)
@@ -150,8 +141,7 @@ def reinforce(rollout: Rollout) -> Tensor:
         A_i = r_i
 
     Nothing is pushed down. All-pass groups get 1, so they are pushed up as well. The loss divides
-    by a constant (table LOSS), because the number of tokens depends on the responses. So the
-    expected gradient has the direction of the gradient of J.
+    by a constant (table LOSS), because the number of tokens depends on the responses.
     """
     return rollout.rewards
 
@@ -163,7 +153,7 @@ def half(rollout: Rollout) -> Tensor:
         A_i = A_i of grpo, but half of it if it is negative
 
     This is the simplest way to push down less, so it is the control for nthr, which spares only
-    chosen tokens. Only the ratio of the paper's two weights matters.
+    chosen tokens.
     """
     A = standardise(rollout.rewards)
     return torch.where(A < 0, A / 2, A)
@@ -176,12 +166,9 @@ class Critic:
         A_{i,t} = A_i + b_phi(y_{i,t}),   A_i as in grpo
 
     Not every token of a correct response helped, so the critic, with weights phi, learns beside the
-    policy which tokens did (critic_loss). b_phi(y_{i,t}) is its output after reading the prompt and
-    the response up to and including y_{i,t}. Because b_phi depends on the token, it is not a
-    baseline, and it biases the gradient. (The critic of PPO predicts the reward before it reads the
-    token, so its prediction is a baseline.) In all-fail and all-pass groups A_i is 0, and only
-    b_phi remains. With language models, training was highly unstable and not better than with grpo.
-    The explanation was that without dense supervision, credit for tokens is noise.
+    policy which tokens did (critic_loss). b_phi(y_{i,t}) is its output after reading y_{i,t} and
+    all before it. It depends on the token, so it is no baseline, and it biases the gradient. (The
+    critic of PPO has not yet read the token.) In all-fail and all-pass groups only b_phi remains.
     """
 
     def __init__(self, network: GPT, lr: float):
@@ -200,11 +187,9 @@ class Critic:
 def critic_loss(bias: Tensor, A: Tensor, mask: Tensor) -> Tensor:
     """The critic's loss, a scalar. bias: its outputs (P, G, T). A: grpo's (P, G, 1) or (P, G, T).
 
-        loss(phi) = - mean_i A_i sum_t b_phi(y_{i,t})
+        loss(phi) = - mean over responses i of  A_i sum_t b_phi(y_{i,t})
 
-    The sum is over the tokens of a response, where mask (P, G, T) is True, and the mean is over all
-    responses. Training raises the output for tokens that keep appearing in correct responses. The
-    loss is linear in the output, so nothing bounds the output, which is part of the experiment.
+    It raises the output for tokens that keep appearing in correct responses, and nothing bounds it.
     """
     return -(A * bias).masked_fill(~mask, 0.0).sum(-1).mean()
 
@@ -215,10 +200,8 @@ def compensation(rollout: Rollout) -> Tensor:
 
         A_{i,t} = A_i (2 - pi_t / pi_max) if A_i > 0, else A_i;   A_i as in grpo
 
-    pi_t is the probability with which y_{i,t} was sampled, and pi_max is the largest pi_t of the
-    response. The idea is to learn more from a correct response that the policy seldom writes. With
-    language models, training diverged early and was worse: the factor acts like an aggressive
-    importance weight.
+    pi_t is the probability with which y_{i,t} was sampled, and pi_max the largest pi_t of the
+    response. What the policy seldom writes is to be found again.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     logp = rollout.logprobs.masked_fill(~rollout.mask, -torch.inf)
@@ -232,10 +215,8 @@ def culling(rollout: Rollout) -> Tensor:
 
         A_i as in grpo;   the loop drops solved problems (--cull; table LOSS)
 
-    The idea is to spend no more samples on problems that the model can solve. A problem is solved
-    if all its responses in the rollout are correct. (It may be drawn twice.) A training step still
-    draws P problems, and if none is left, all come back. With language models, nothing changed,
-    because a hard prompt stays all-fail even if it is sampled a little more often.
+    A problem is solved if all its responses in the rollout are correct. (It may be drawn twice.) A
+    training step still draws P problems, and if none is left, all come back.
     """
     return grpo(rollout)
 
@@ -246,10 +227,9 @@ def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
 
         A_i = -c in an all-fail group, else as in grpo
 
-    Under grpo an all-fail group contributes no gradient. The idea is to push its responses down, so
-    that probability moves to answers that have not been tried yet. We choose c = 1, because an
-    incorrect response in a group that is half correct gets -1 under grpo. With language models, the
-    gain was small and inconclusive.
+    Under grpo an all-fail group contributes no gradient. If its responses are pushed down,
+    probability moves to answers that have not been tried yet. We choose c = 1, because an incorrect
+    response in a group that is half correct gets -1 under grpo.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     return standardise(rollout.rewards).masked_fill(all_fail, -c)
@@ -262,10 +242,8 @@ def ngrpo(rollout: Rollout) -> Tensor:
         A_i = (r_i - mu') / (sigma' + eps),   mu' and sigma' of r_1, .., r_G and a reward of 1
 
     The imagined response gets no advantage itself. Each response of an all-fail group gets
-    -1/sqrt(G), and mixed groups move down: with one correct response of eight, the advantages are
-    +1.871 and -0.535. (In sigma' we divide by G + 1, as the printed equation does. The authors'
-    code divides by G.) The clip range reaches 0.16 below 1 and 0.24 above it, so a push down ends
-    earlier than a push up (section 4.2; table LOSS).
+    -1/sqrt(G). In sigma' we divide by G + 1, as the printed equation does. (The authors' code
+    divides by G.) The clip range reaches 0.16 below 1 and 0.24 above it (section 4.2; table LOSS).
     """
     with_virtual = torch.cat([rollout.rewards, torch.ones_like(rollout.rewards[:, :1])], dim=1)
     return standardise(with_virtual)[:, :-1]
@@ -279,9 +257,7 @@ def likelihood(rollout: Rollout) -> Tensor:
         pi(#, true answer, end | x, reasoning of response i)
 
     No response of an all-fail group is correct, but some may reason better than others. The update
-    still trains the sampled tokens, with their incorrect answers. Dividing by sigma makes small
-    differences large. With language models, accuracy fell. The explanation was that arbitrary
-    reasoning is joined to the right answer.
+    still trains the sampled tokens, with their incorrect answers.
     """
     all_fail = (rollout.rewards == 0).all(1)  # (P,)
     rewards = rollout.rewards.clone()
@@ -319,8 +295,7 @@ def verifree(rollout: Rollout) -> Rollout:
     L = trained.logprobs.masked_fill(~given, 0.0).sum(-1).exp() * given.any(-1)  # (P, G)
     mu = L.mean(1, keepdim=True)
     sd = (mu * (1 - mu)).sqrt()
-    above_others = rloo(replace(rollout, rewards=L))  # L_i - mean of the other L_j
-    A = torch.where(given, L[..., None], above_others[..., None]) / (sd[..., None] + 1e-6)
+    A = torch.where(given, L[..., None], above_others(L)[..., None]) / (sd[..., None] + 1e-6)
     return replace(trained, A=A.masked_fill(mu[..., None] > 0.999, 0.0))
 
 
@@ -331,10 +306,9 @@ def forking(rollout: Rollout) -> Tensor:
         H_{i,t} = - sum_v pi(v | x, y_{i,<t}) ln pi(v | x, y_{i,<t})
         A_{i,t} = A_i if H_{i,t} >= the 80 % quantile of H over the batch, else 0;   A_i as in grpo
 
-    H is the entropy, in nats, of the distribution that the token was drawn from. Where H is large,
-    a response can go either way. The batch is all groups that have an advantage; the paper's has no
-    others. The quantile interpolates linearly: for H = 0.0, 0.1, ..., 0.9 it is 0.72, so two of ten
-    tokens keep A_i. Tokens at the quantile keep it as well. Our H is that of the policy that
+    H is the entropy, in nats, of the distribution that the token was drawn from. Where it is large,
+    a response can go either way. The batch is all groups that have an advantage. For H = 0.0, 0.1,
+    ..., 0.9 the quantile is 0.72, so two of ten tokens keep A_i. Our H is that of the policy that
     sampled, the paper's that of the policy being trained.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
@@ -352,9 +326,8 @@ def gspo(rollout: Rollout) -> Tensor:
         A_i as in grpo;   the loss has loss_type "gspo" (policy_loss; table LOSS)
 
     A response has one reward, so the paper gives it one ratio. A response whose ratio leaves the
-    clip range loses the gradient of all its tokens at once. This ratio hardly moves in a long
-    response, so the paper's range is narrow, from 0.0003 below 1 to 0.0004 above. Our responses are
-    short, and our range is a hundred times as wide. The loss averages over each response first.
+    clip range loses the gradient of all its tokens at once. Our responses are short, and our range
+    is a hundred times as wide as the paper's. The loss averages over each response first.
     """
     return grpo(rollout)
 
@@ -365,9 +338,9 @@ def cispo(rollout: Rollout) -> Tensor:
 
         A_i as in grpo;   the loss has loss_type "cispo" (policy_loss; table LOSS)
 
-    Under grpo a token has no gradient any more once its ratio has gone far enough. CISPO keeps the
-    gradient of every token and only cuts the ratio that it is multiplied by, here at 1.2. There is
-    no lower limit. So a push down fades with the ratio, but never ends.
+    Under grpo a token has no gradient any more once its ratio has gone far enough. CISPO only cuts
+    the ratio that the gradient is multiplied by, here at 5. There is no lower limit, so a push down
+    fades with the ratio, but never ends.
     """
     return grpo(rollout)
 
@@ -379,24 +352,18 @@ def process(rollout: Rollout) -> Tensor:
         R_{i,k} = 1 if response i agrees with the solution up to the end of its step k, else 0
         A_{i,t} = sum of (R_{i,k} - mu) / (sigma + eps) over the steps k that end at t or later
 
-    A step ends with its comma, the reasoning with its marker #, and the answer with the end token.
-    mu and sigma are the mean and the population standard deviation of R over all steps of all
-    responses of the group. So all groups are trained except those whose steps are all correct or
-    all incorrect. In the paper a trained model judges the steps; here they are compared with the
-    solution, which no other variant may read.
+    The K steps are those of the solution, so a response that ends early or merges steps gets 0 for
+    what it lacks. mu and sigma are the mean and the population standard deviation of R over the K G
+    steps of the group. A group gets 0 only if its steps are all correct or all incorrect. In the
+    paper a trained model judges the steps; here the solution does, which no other variant may read.
     """
-    device = rollout.mask.device
-    separators = torch.tensor([COMMA_ID, MARKER_ID, EOS_ID], device=device)
-    ends = torch.isin(rollout.tokens, separators) & rollout.mask  # (P, G, T)
-    T = ends.size(2)
-    solutions, _ = encode([p.solution + EOS for p in rollout.problems], device)  # (P, L)
-    agrees = rollout.tokens == pad(solutions, (0, T))[:, None, :T]
-    R = agrees.cumprod(-1).to(rollout.rewards.dtype)  # 1 until the first difference
-    steps = ends.sum((1, 2), keepdim=True).clamp(min=1)
-    mu = (R * ends).sum((1, 2), keepdim=True) / steps  # (P, 1, 1)
-    deviation = (R - mu) * ends  # 0 where no step ends
+    R, places = step_rewards(rollout)
+    steps = places.sum(-1, keepdim=True) * R.size(1)  # K G, (P, 1, 1)
+    mu = (R * places).sum((1, 2), keepdim=True) / steps
+    deviation = (R - mu) * places  # 0 where no step ends
     sigma = ((deviation**2).sum((1, 2), keepdim=True) / steps).sqrt()
-    return (deviation / (sigma + 1e-6)).flip(-1).cumsum(-1).flip(-1)  # the sum over later ends
+    later = (deviation / (sigma + 1e-6)).flip(-1).cumsum(-1).flip(-1)  # the sum over k
+    return later[..., : rollout.mask.size(2)]  # steps may end behind the response
 
 
 def nthr_scores(rollout: Rollout) -> Tensor:
@@ -476,11 +443,10 @@ def select_groups(rollout: Rollout, chosen: Tensor) -> Rollout:
 
 
 def written(rollout: Rollout, texts: list[str], temperature: float) -> Rollout:
-    """The rollout with other responses, given as P*G texts, one group after the other.
+    """The rollout with P*G other texts as responses, and with their tokens, mask and logprobs.
 
-    tokens, mask and logprobs (P, G, T') become those of the texts. For logprobs, the model that
-    sampled the rollout reads the texts once, at this temperature and without gradient. The texts
-    were not sampled, so probs and hidden become None.
+    The model that sampled the rollout reads them once, at this temperature and without gradient.
+    They were not sampled, so probs and hidden become None.
     """
     G = rollout.mask.size(1)
     tokens, mask = (x.unflatten(0, (-1, G)) for x in encode(texts, rollout.mask.device))
@@ -501,9 +467,8 @@ def decode_responses(rollout: Rollout) -> list[str]:
 def answer_likelihood(rollout: Rollout) -> Tensor:
     """pi(#, true answer, end | x, reasoning of response i), (P, G), at temperature 1.
 
-    This is a product of one probability for each of these tokens. The reasoning is the text before
-    the first marker #, or the whole response if it has no marker. In the example $ is the end, _ is
-    padding, whose logprobs are 0, and `counted` is 1 where a token counts:
+    The reasoning is the text before the first marker #, or the whole response if it has no marker.
+    $ is the end, and _ is padding, whose logprobs are 0:
 
         tokens    1 2 , 1 3 , 0 6 #   6 3 2 $ _ _
         counted   0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1
@@ -518,9 +483,8 @@ def answer_likelihood(rollout: Rollout) -> Tensor:
 def answered(rollout: Rollout) -> Rollout:
     """The rollout that `verifree` trains: responses up to their first marker, the true answer, EOS.
 
-    A response without a marker stays as it was sampled, even if it was cut off. The result has the
-    new tokens, their mask, their log-probabilities at the sampling temperature, and `given`, which
-    is True on the true answer and its end. Rewards and texts stay those of the sampled responses.
+    A response without a marker stays as it was sampled, even if it was cut off. `given` is True on
+    the true answer and its end. Rewards and texts stay those of the sampled responses.
 
         sampled   1 2 , 1 3 , 0 6 #   6 4 2 $        1 2 , 1 3 $
         tokens    1 2 , 1 3 , 0 6 #   6 3 2 $        1 2 , 1 3 $ _ _ _ _ _ _ _ _
@@ -533,6 +497,25 @@ def answered(rollout: Rollout) -> Rollout:
     markers = trained.tokens == MARKER_ID
     behind = markers.cumsum(-1) > markers.int()  # whether a marker precedes the token
     return replace(trained, given=trained.mask & behind)
+
+
+def step_rewards(rollout: Rollout) -> tuple[Tensor, Tensor]:
+    """Whether responses agree with their solution, and where the steps of the solution end.
+
+    R (P, G, S) is 1 until the first difference. places (P, 1, S) is True at the commas, the marker
+    and the end of the solution. S is the length of the longest response or solution.
+
+        solution  1 2 , 1 3 , 0 6 #   6 3 2 $        response  1 2 , 1 4 , 0 6 #   6 4 2 $
+        places    0 0 1 0 0 1 0 0 1 0 0 0 0 1        R         1 1 1 1 0 0 0 0 0 0 0 0 0 0
+    """
+    T = rollout.mask.size(2)
+    solutions, real = encode([p.solution + EOS for p in rollout.problems], rollout.mask.device)
+    S = max(T, solutions.size(1))
+    solutions, real = (pad(x, (0, S - x.size(1)))[:, None] for x in (solutions, real))
+    tokens, mask = (pad(x, (0, S - T)) for x in (rollout.tokens, rollout.mask))
+    R = ((tokens == solutions) & mask).cumprod(-1).to(rollout.rewards.dtype)
+    separators = torch.tensor([COMMA_ID, MARKER_ID, EOS_ID], device=mask.device)
+    return R, torch.isin(solutions, separators) & real
 
 
 def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
@@ -556,5 +539,5 @@ LOSS = {
     "ngrpo": {"clip_low": 0.16, "clip_high": 0.24},
     "culling": {"cull": True},
     "gspo": {"loss_type": "gspo", "aggregate": "response", "clip_low": 0.03, "clip_high": 0.04},
-    "cispo": {"loss_type": "cispo", "clip_low": 1.0, "clip_high": 0.2},  # 1.0: no lower limit
+    "cispo": {"loss_type": "cispo", "clip_high": 4.0},
 }

@@ -61,17 +61,16 @@ We depart from the original, arXiv 2402.03300, in six ways:
   optimiser step). The original averages over each response first (`aggregate="response"`).
 - There is no KL term unless `kl` > 0. It keeps the policy near the base model, which helps if the
   reward is a learned model. Our reward is exact.
-- The clip range may differ below and above, as the variants `ngrpo`, `gspo` and `cispo` need it.
+- The clip range may differ below and above.
 - A rollout gives four optimiser steps, not one: with one, the ratio is always 1.
 - Without a KL term, groups whose advantages are all 0 are not read: they have no gradient. If no
   group is left, we make no optimiser step: Adam's momentum would move the weights even then.
 - A gradient longer than `max_grad_norm`, 0.01, is scaled down to it. Nearly all are longer, so
-  variants differ only by direction. So `dr_grpo` and `rloo` are one algorithm here: they differ by
-  a constant factor, which Adam removes, and by their denominators, which this limit removes. With
-  the usual limit, 1, the limit would be compared as well (studies/more-results.md).
+  variants differ only by direction. This makes `dr_grpo` and `rloo` one algorithm here: both only
+  scale the gradient of a training step, and the limit sets its length.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -122,7 +121,8 @@ def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=Non
     model: GPT; task: Task; problems: list[Problem]; generator: torch.Generator or None. temperature
     0 is greedy decoding, with logprobs and probs of temperature 1. By default max_new_tokens leaves
     room for the longest solution and EOS. A response that is cut off there has no EOS and gets
-    reward 0. ValueError if prompts differ in length: all responses begin at the same position.
+    reward 0. ValueError if prompts differ in length, because all responses begin at the same
+    position, or if a reward is not finite.
 
     The mask comes from the ends: a token is sampled if no end comes before it.
         tokens 5 # 5 $ 7 $    ends 0 0 0 1 0 1    ends before 0 0 0 0 1 1    mask 1 1 1 1 0 0
@@ -137,9 +137,10 @@ def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=Non
     logprobs = probs.gather(-1, tokens[..., None])[..., 0].log().masked_fill(~mask, 0.0)
     texts = [[y.split(EOS)[0] for y in TOKENIZER.decode_batch(rows)] for rows in tokens.tolist()]
     rewards = judge(task.reward, problems, texts).to(prompts.device) * ends.any(-1)  # cut off: 0
-    about = {"prompts": prompts, "problems": problems, "texts": texts, "model": model}
-    about |= {"temperature": temperature or 1.0, "max_length": T}
-    return Rollout(tokens, mask, rewards, logprobs, probs, hidden, **about)
+    if not rewards.isfinite().all():
+        raise ValueError(f"a reward of this task is not a finite number: {task}")
+    rollout = Rollout(tokens, mask, rewards, logprobs, probs, hidden, temperature or 1.0, T)
+    return replace(rollout, prompts=prompts, problems=problems, texts=texts, model=model)
 
 
 def response_logprobs(model: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:
@@ -184,9 +185,9 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2,
     tokens whose gradient the clip stopped (in cispo: cut). We limit ln ratio to -20 .. 20.
 
     At ratio 1 the gradient is that of the weighted sum of -A ln pi_theta. The loss itself is then
-    minus the weighted sum of A: often about 0, and without meaning (course/questions.md).
+    minus the weighted sum of A: often about 0, and without meaning (course/questions.md). Two other
+    loss types have this gradient at ratio 1, and differ once the policy has moved:
 
-    Two other loss types have this gradient at ratio 1, and differ once the policy has moved:
         "gspo"   One ratio per response: exp of the mean of ln pi_theta - ln pi_old over its tokens.
                  A token's own gradient follows its own A (arXiv 2507.18071, section 4.3).
         "cispo"  loss = - sum_{i,t} weights_{i,t} clipped_{i,t} A_{i,t} ln pi_theta(y_{i,t}), where
@@ -214,9 +215,8 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2,
 def k3(d: Tensor) -> Tensor:
     """exp(d) - d - 1, where d = ln q - ln p: estimates KL(p || q) from samples of p.
 
-    KL(p || q) is the mean of ln p - ln q over samples of p: how far q is from p. k3 has this mean,
-    but is never negative (John Schulman, "Approximating KL divergence", 2020). Its mean gradient
-    with respect to p is that of KL(q || p); see `update`. d is limited to -20 .. 20.
+    KL(p || q) is the mean of ln p - ln q over samples of p. k3 has this mean, but is never negative
+    (John Schulman, "Approximating KL divergence", 2020). d is limited to -20 .. 20.
     """
     d = d.clamp(-20, 20)
     return d.expm1() - d
@@ -224,8 +224,6 @@ def k3(d: Tensor) -> Tensor:
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float = 1.0) -> Tensor:
     """One optimiser step. Limits the gradient's norm to max_norm. Returns the norm before that."""
-    if len(optimizer.param_groups) > 1:
-        raise ValueError("the optimiser needs one parameter group: one norm and one learning rate")
     optimizer.zero_grad()
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_norm)
@@ -244,13 +242,11 @@ def update(
     rollout, so for a fixed model the losses of the mini-batches add up to its loss.
 
     kl > 0 adds kl * k3 on sampled tokens, with the same token weights (arXiv 2402.03300, Eq. 3 and
-    4). Then all groups are read. The mean value of k3 is KL(pi_theta || pi_reference). Given the
-    prefix, and while pi_theta is pi_old, its mean gradient is that of the other divergence:
+    4). Then all groups are read. Given the prefix, and while pi_theta is pi_old, the mean value of
+    k3 is KL(pi_theta || pi_reference), and its mean gradient is that of the other divergence:
 
         E[ grad k3 ] = E[ (1 - pi_reference / pi_theta) grad ln pi_theta ]
                      = - E_reference[ grad ln pi_theta ] = grad KL(pi_reference || pi_theta)
-
-    The original has this gradient as well; arXiv 2510.01555 and 2512.21852 criticise it.
 
     Returns numbers that were measured before each optimiser step. They are 0 if there was none.
         loss           with the KL term, summed over the mini-batches

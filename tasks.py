@@ -118,9 +118,11 @@ class Task:
         return Problem(prompt, ",".join(steps) + MARKER + answer, answer, level)
 
     @property
+    @cache
     def longest(self) -> Problem:
-        """A problem of full length: no other has a longer prompt, solution or answer."""
-        return self.problem(np.random.default_rng(0), self.levels[-1])
+        """The longest prompt, the longest solution and the longest answer of all problems."""
+        texts = zip(*[p[:3] for held in (True, False) for p in make_problems(self, held)])
+        return Problem(*[max(column, key=len) for column in texts], self.levels[-1])
 
     def reward(self, problem: Problem, response: str) -> float:
         """1.0 if there is exactly one marker and the text after it is the answer, else 0.0."""
