@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from advantages import answer_likelihood, answered, centre, decode_responses, grpo, likelihood
-from advantages import nthr, standardise, with_advantages, written
+from advantages import nthr, standardise, step_rewards, with_advantages, written
 from grpo import Rollout, encode, response_logprobs
 from model import GPT
 from studies.common import load
@@ -58,6 +58,43 @@ def first_mistake(rollout: Rollout) -> Tensor:
     return torch.where(correct & (A < 0), 0.0, A)
 
 
+def process_by_step(rollout: Rollout) -> Tensor:
+    """process, but a step is compared with the same step of the other responses.
+
+        A_{i,t} = sum of (R_{i,k} - mu_k) / (sd + eps) over the steps k that end at t or later
+
+    R_{i,k} is 1 if response i agrees with the solution up to the end of its step k, as in process,
+    and mu_k is the group's mean of it. sd is the square root of the mean of (R_{i,k} - mu_k)^2 over
+    the K G steps of the group, which gets 0 if all of these are 0. This is the known baseline for
+    each time step (Peters and Schaal 2008). MT-GRPO (arXiv 2505.11821) also compares each turn by
+    itself, but divides by the deviation of that turn. It reads the steps of the solution.
+    """
+    R, places = step_rewards(rollout)  # (P, G, S) and (P, 1, S)
+    deviation = centre(R) * places  # 0 where no step ends
+    steps = places.sum(-1, keepdim=True) * R.size(1)  # K G, (P, 1, 1)
+    sd = ((deviation**2).sum((1, 2), keepdim=True) / steps).sqrt()
+    later = (deviation / (sd + 1e-6)).flip(-1).cumsum(-1).flip(-1)  # the sum over k
+    return later[..., : rollout.mask.size(2)]  # steps may end behind the response
+
+
+def same_prefix(rollout: Rollout) -> Tensor:
+    """Compare a token only with those that other responses wrote after the same tokens.
+
+        A_{i,t} = (r_i - mean of r_j over the responses j with y_{j,<t} = y_{i,<t}) / (sigma + eps)
+
+    i is among these j, so where no other response wrote the same, A_{i,t} is 0. sigma is that of
+    grpo, and groups of equal rewards get 0. GiGPO (arXiv 2505.10978) compares responses in the same
+    state like this, and adds grpo's A. It reads rewards and sampled tokens, but no solution.
+    """
+    r = rollout.rewards
+    tokens = rollout.tokens.masked_fill(~rollout.mask, -1)  # padding equals no token
+    same = (tokens[:, :, None] == tokens[:, None]).cumprod(-1)  # up to t, (P, G, G, T)
+    same = pad(same[..., :-1], (1, 0), value=1)  # before t
+    differences = (r[:, :, None] - r[:, None])[..., None]  # r_i - r_j, (P, G, G, 1)
+    above = (same * differences).sum(2) / same.sum(2)  # r_i - mean of the r_j
+    return above / (r.std(1, correction=0)[:, None, None] + 1e-6)
+
+
 class Distillation:
     """On-policy distillation: the teacher is the policy of course/weights/add-grpo.pt.
 
@@ -81,6 +118,19 @@ def forking_by_group(rollout: Rollout) -> Tensor:
     H = H.masked_fill(~rollout.mask, torch.nan)  # nanquantile leaves the padding out
     threshold = H.flatten(1).nanquantile(0.8, dim=1)[:, None, None]  # (P, 1, 1)
     return torch.where(H >= threshold, grpo(rollout)[..., None], 0.0)
+
+
+# ---- How hard are incorrect responses pushed down?
+def double(rollout: Rollout) -> Tensor:
+    """grpo, but incorrect responses are pushed down twice as hard."""
+    A = grpo(rollout)
+    return torch.where(A < 0, 2 * A, A)
+
+
+def quarter(rollout: Rollout) -> Tensor:
+    """grpo, but incorrect responses are pushed down a quarter as hard (half: half as hard)."""
+    A = grpo(rollout)
+    return torch.where(A < 0, A / 4, A)
 
 
 # ---- The true answer's likelihood as a reward
@@ -166,5 +216,6 @@ def log_likelihood(rollout: Rollout) -> Rollout:
 
 ALL = [nthr_eta0, random_sparing, shuffled_L, substituted, substituted_up]
 ALL += [verifree_undivided, dense, log_likelihood, forking_by_group, first_mistake]
+ALL += [process_by_step, same_prefix, double, quarter]
 CONTROLS = {control.__name__: control for control in ALL}
 CONTROLS |= {"distillation": Distillation}

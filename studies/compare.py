@@ -9,12 +9,14 @@ These are the sets of runs:
     variants   base models 4 to 15: each variant at the learning rate that was chosen from these
     usual      base models 4 to 9: eight variants with the usual norm limit of 1
     usual-later  base models 10 to 15: grpo, half and pos_only with it
-    caps       base models 1 to 3: cispo with caps of 1.28 and 2, at two learning rates
-    cap-of-5   base models 4 to 15: cispo with a cap of 5, which is nearly grpo without a clip
+    caps       base models 1 to 3: cispo with caps of 1.2, 1.28 and 2, at two learning rates
+    low-cap    base models 4 to 15: cispo with a cap of 1.2, at the learning rate chosen for it
     unclipped  base models 4 to 9: grpo on add without a clip
     ladder     base models 4 to 9: grpo and half on add without a norm limit, and with 0.1
     response   base models 4 to 9: grpo with `--aggregate response`, as gspo has it
     forms      rates, then base models up to 9, for the other forms of likelihood
+    by-step    rates, then base models 4 to 15, for process_by_step
+    same-prefix  base models 4 to 15: same_prefix, at the learning rate of grpo
     controls   base models 4 to 9: the other controls, at the learning rate of grpo
     distillation  base models 4 to 9: on-policy distillation on add
     sum        base models 4 to 9: grpo and verifree on sum, at their learning rates on add

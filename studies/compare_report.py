@@ -7,7 +7,7 @@ import numpy as np
 
 from studies.analysis import Effect, comparisons, run_times, words_about_noise
 from studies.common import Interval, by_seed, interval, markdown, paired, sign_flips
-from studies.protocol import AT_USUAL, CAP_OF_5, CAPS, COMPARED, FIRST, HEAD, LIMITS, NAMES, NARROW
+from studies.protocol import AT_USUAL, CAPS, COMPARED, FIRST, HEAD, LIMITS, NAMES, NARROW
 from studies.protocol import RATES, RESPONSE, SEARCHED, SIX, TASKS, UNCLIPPED, accuracy_by_rate
 from studies.protocol import chosen_rate, title
 
@@ -21,8 +21,9 @@ PAIRS += [(f"grpo {LIMITS['1']}", f"grpo {LIMITS['none']}")]
 PAIRS += [(f"{name} {LIMITS['1']}", f"grpo {LIMITS['1']}") for name in ("half", "pos_only")]
 PAIRS += [(f"pos_only {LIMITS['1']}", f"half {LIMITS['1']}")]
 PAIRS += [("half", "first_mistake"), ("first_mistake", "nthr_eta0")]
-PAIRS += [(f"grpo {UNCLIPPED}", "grpo"), (f"cispo {CAP_OF_5}", "grpo")]
-PAIRS += [("cispo", f"cispo {CAP_OF_5}"), (f"cispo {CAP_OF_5}", f"grpo {UNCLIPPED}")]
+PAIRS += [(f"grpo {UNCLIPPED}", "grpo"), ("cispo", f"grpo {UNCLIPPED}")]
+PAIRS += [("cispo", f"cispo {CAPS[0]}"), (f"cispo {CAPS[0]}", "grpo")]
+PAIRS += [("process_by_step", "process"), ("process_by_step", "same_prefix")]
 
 
 def in_points(x: Interval) -> str:
@@ -69,7 +70,7 @@ def table_of_rates(rows: list[dict]) -> str:
     """The parameter study of what has rows; what was chosen has a frame."""
     lines = []
     heads = [*((name, "") for name in SEARCHED), ("gspo", NARROW)]
-    heads += [("cispo", flags) for flags in (*CAPS, CAP_OF_5)]
+    heads += [("cispo", flags) for flags in CAPS]
     for task, (variant, flags) in product(TASKS, heads):
         accuracy = accuracy_by_rate(rows, task, variant, flags)
         texts = {lr: f"{x:.1f}" for lr, x in accuracy.items()}

@@ -55,7 +55,7 @@ RESPONSES = 512  # of a rollout
 UPDATES = 160  # of the critic
 SEED_A, SEED_B, SEED_CRITIC = 1001, 1002, 1003  # of rollouts; no run of training has these
 SIZES = {f"grpo_G{G}": G for G in (2, 4, 16, 64)}
-LEFT_OUT = ("culling", "gspo", "cispo", "substituted", "substituted_up")
+LEFT_OUT = ("culling", "gspo", "cispo", "substituted", "substituted_up", "double", "quarter")
 FUNCTIONS = {x: f for x, f in TRAINED.items() if x not in LEFT_OUT and not isinstance(f, type)}
 BESIDE = ["grpo", "nthr", "pos_only", "half", "likelihood", "verifree"]  # your own variant
 

@@ -21,7 +21,7 @@ OWN_GRID = {"cispo": (3e-4, 2.1e-4)}  # for all of its caps
 RATES = sorted({*sum(BEYOND.values(), [*GRID]), *OWN_GRID["cispo"]})
 NAMES = [*VARIANTS]  # grpo is the first
 FORMS = ["substituted", "substituted_up", "dense", "log_likelihood"]  # of experiment 5
-SEARCHED = [name for name in NAMES if name != "culling"] + FORMS
+SEARCHED = [name for name in NAMES if name != "culling"] + [*FORMS, "process_by_step"]
 USUAL = 3e-4  # the rate of grpo, which a variant takes ...
 MARGIN = 1.5  # ... unless another one is better by more points than this (methods.md)
 PAIR = ("dr_grpo", "rloo")  # two names of one algorithm: the first one's runs stand for both
@@ -35,10 +35,10 @@ LIMITS = {  # of the norm -> flags
     "1": "--max-grad-norm 1",
     "none": "--max-grad-norm 1e9",
 }
-CAPS = [f"--clip-high {high}" for high in (0.28, 1.0)]  # of cispo's ratio: 1.28 and 2
-CAP_OF_5 = "--clip-high 4"  # for cispo: it cuts nearly nothing
+CAPS = [f"--clip-high {high}" for high in (0.2, 0.28, 1.0)]  # of cispo's ratio: 1.2, 1.28 and 2
 UNCLIPPED = "--clip-low 1 --clip-high 1000"
-AS_GRPO = (CAP_OF_5, UNCLIPPED)  # runs with these flags have the rate of grpo
+DOSES = {2: "double", 1: "grpo", 0.5: "half", 0.25: "quarter", 0: "pos_only"}  # a weight: its rule
+OTHERS = ["same_prefix", "distillation", "double", "quarter"]  # controls with sets of their own
 AT_USUAL = ["grpo", "half", "pos_only", "reinforce", "dr_grpo", "nthr", "likelihood", "verifree"]
 SETS = {  # set: variants or controls, tasks, base models, flags
     "rates": ([name for name in NAMES if name in SEARCHED], TASKS, FIRST, [""]),
@@ -47,12 +47,14 @@ SETS = {  # set: variants or controls, tasks, base models, flags
     "usual": (AT_USUAL, TASKS, SIX, [LIMITS["1"]]),
     "usual-later": (["grpo", "half", "pos_only"], TASKS, range(10, 16), [LIMITS["1"]]),
     "caps": (["cispo"], TASKS, FIRST, CAPS),
-    "cap-of-5": (["cispo"], TASKS, TWELVE, [CAP_OF_5]),
+    "low-cap": (["cispo"], TASKS, TWELVE, CAPS[:1]),
     "unclipped": (["grpo"], ["add"], SIX, [UNCLIPPED]),
     "ladder": (["grpo", "half"], ["add"], SIX, [LIMITS["none"], LIMITS["0.1"]]),
     "response": (["grpo"], TASKS, SIX, [RESPONSE]),
     "forms": (FORMS, TASKS, [*FIRST, *SIX], [""]),
-    "controls": ([x for x in CONTROLS if x not in (*SEARCHED, "distillation")], TASKS, SIX, [""]),
+    "by-step": (["process_by_step"], TASKS, [*FIRST, *TWELVE], [""]),
+    "same-prefix": (["same_prefix"], TASKS, TWELVE, [""]),
+    "controls": ([x for x in CONTROLS if x not in SEARCHED + OTHERS], TASKS, SIX, [""]),
     "distillation": (["distillation"], ["add"], SIX, [""]),
     "sum": (["grpo", "verifree"], ["sum"], SIX, [""]),
 }
@@ -80,9 +82,11 @@ def chosen_rate(rows: list[dict], task: str, variant: str, flags: str = "") -> f
     """The usual rate, or the best one if that is better by more than MARGIN.
 
     None before all rates are there. What is not searched takes the rate of grpo, `sum` that of add.
+    Of all flags only CAPS are searched for themselves.
     """
-    variant = variant if variant in SEARCHED and flags not in AS_GRPO else "grpo"
-    accuracy = accuracy_by_rate(rows, "add" if task == "sum" else task, variant)
+    variant = variant if variant in SEARCHED else "grpo"
+    flags = flags if flags in CAPS else ""
+    accuracy = accuracy_by_rate(rows, "add" if task == "sum" else task, variant, flags)
     if not accuracy.keys() >= {*rates_to_try(variant, accuracy)}:
         return None
     best = max(accuracy, key=accuracy.get)

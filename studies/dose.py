@@ -1,0 +1,115 @@
+"""How hard should incorrect responses be pushed down? python -m studies.dose [--jobs 2]
+
+grpo pushes incorrect responses down with the weight w = 1, half with 1/2, and pos_only with 0:
+
+    A_i = A_i of grpo if that is positive, else w times it
+
+We train with five weights on `mul`, with a norm limit of 1, from base models 16 to 20 and 26. The
+best learning rate may depend on the weight. So each weight has two or four of them, and for each
+base model we take the one whose average accuracy is best on the other five base models.
+
+Declared before the first run: the heading "pushing incorrect responses down less helps" stays if
+the average accuracy of weight 1/2 is above that of weight 1, with an interval above 0. The weights
+have an order if the means of 1/2 and 1/4 are above those of 1 and 2.
+
+results/dose.csv has one row for each run, and a run that has a row is not made again. The table and
+results/dose.png are made once all are there. The numbers are means over base models with 95 % t
+intervals: sampled accuracy as a mean over training, sampled and greedy accuracy at the end, and the
+entropy of the policy in nats, as a mean over training and over its last 25 steps.
+"""
+
+from itertools import product
+
+import numpy as np
+
+from studies.common import TABLES, by_seed, interval, markdown, matching, options, paired, publish
+from studies.common import read_rows, side_by_side, write_rows
+from studies.compare import row_of
+from studies.pictures import UP, picture
+from studies.protocol import DOSES, LIMITS
+from studies.runs import Run, folder_of
+
+ROWS = TABLES / "dose.csv"
+SEEDS = (16, 17, 18, 19, 20, 26)
+RATES = {weight: (2.1e-4, 3e-4) for weight in DOSES}
+RATES |= {weight: (1.5e-4, 2.1e-4, 3e-4, 4.2e-4) for weight in (1, 0.5)}
+RUNS = [(seed, weight, lr) for seed, weight in product(SEEDS, DOSES) for lr in RATES[weight]]
+COLUMNS = ("mean_sampled", "final_sampled", "final_greedy", "entropy", "final_entropy")
+
+
+def measure(seed: int, weight: float, lr: float, out: str) -> dict:
+    """The row of a run, which is made if it is not there."""
+    folder = folder_of(Run("mul", DOSES[weight], lr, LIMITS["1"], seed), out)
+    entropy = [row["entropy"] for row in read_rows(folder / "metrics.csv") if row["step"] > 0]
+    found = row_of(folder) | {"entropy": np.mean(entropy), "final_entropy": np.mean(entropy[-25:])}
+    about = {"task": "mul", "seed": seed, "weight": weight, "lr": lr}
+    return about | {column: found[column] for column in COLUMNS}
+
+
+def at_best_rates(rows: list[dict]) -> list[dict]:
+    """The rows of each weight and base model at the rate that is best on the other base models."""
+    best = []
+    for weight, seed in product(DOSES, SEEDS):
+        others = [row for row in matching(rows, weight=weight) if row["seed"] != seed]
+        sums = {
+            lr: sum(row["mean_sampled"] for row in matching(others, lr=lr)) for lr in RATES[weight]
+        }
+        best += matching(rows, weight=weight, seed=seed, lr=max(sums, key=sums.get))
+    return best
+
+
+def above_1(best: list[dict], weight: float, column: str) -> np.ndarray:
+    """The differences of a weight from weight 1, one for each base model."""
+    return np.subtract(*paired(best, column, {"weight": weight}, {"weight": 1}))
+
+
+def line(name: str, values, sign: str = "") -> list[str]:
+    """A line of the table; values(column): one for each base model."""
+    means = {column: interval(values(column)) for column in COLUMNS}
+    nats = [f"{means[column]:{sign}.3f}" for column in COLUMNS[3:]]
+    return [name, *(f"{means[column].times(100):{sign}.1f}" for column in COLUMNS[:3]), *nats]
+
+
+def page(best: list[dict]) -> str:
+    """The table of each weight and of its difference from weight 1, and what was declared."""
+    lines = []
+    for w in DOSES:
+        rates = sorted({row["lr"] for row in matching(best, weight=w)})
+        name = f"{w} (at {' and '.join(map(str, rates))})"
+        lines.append(line(name, lambda column: by_seed(best, column, weight=w).values()))
+    for w in [w for w in DOSES if w != 1]:
+        lines.append(line(f"{w} minus 1", lambda column: above_1(best, w, column), "+"))
+    means = [
+        np.mean([*by_seed(best, "mean_sampled", weight=w).values()]) for w in (0.5, 0.25, 1, 2)
+    ]
+    stays = interval(above_1(best, 0.5, "mean_sampled")).low > 0
+    said = (
+        f"The heading stays: {stays}. The weights have an order: {min(means[:2]) > max(means[2:])}."
+    )
+    return f"# {__doc__}\n{markdown(['weight', *COLUMNS], lines)}\n\n{said}\n"
+
+
+def draw(best: list[dict]) -> None:
+    """Each weight minus weight 1: on average and, hollow, greedily at the end."""
+    with picture(TABLES / "dose.png", figsize=(5.8, 3.1)) as ax:
+        ax.axhline(0, color="black", linewidth=1)
+        for column, fill, side in (("mean_sampled", UP, -0.07), ("final_greedy", "white", 0.07)):
+            y, low, high = np.transpose([interval(above_1(best, w, column)) for w in DOSES]) * 100
+            x = np.arange(len(DOSES)) + side
+            ax.vlines(x, low, high, color=UP, linewidth=2)
+            ax.plot(x, y, "o", color=UP, markerfacecolor=fill, label=column)
+        ax.set(xlabel="weight of incorrect responses", ylabel="points above weight 1")
+        ax.set_xticks(range(len(DOSES)), ["2", "1 (grpo)", "1/2 (half)", "1/4", "0 (pos_only)"])
+        ax.legend(["", "average accuracy", "", "greedy at the end"], frameon=False)
+
+
+if __name__ == "__main__":
+    args = options(__doc__, SEEDS, ("mul",)).parse_args()
+    there = {(row["seed"], row["weight"], row["lr"]) for row in read_rows(ROWS)}
+    jobs = [(*run, args.out) for run in RUNS if run[0] in args.seeds and run not in there]
+    for row in side_by_side(measure, [] if args.only_tables else jobs, args.jobs, args.out):
+        write_rows(ROWS, [*read_rows(ROWS), row])
+    if len(read_rows(ROWS)) == len(RUNS):
+        best = at_best_rates(read_rows(ROWS))
+        publish(ROWS, page(best))
+        draw(best)
