@@ -113,7 +113,7 @@ def test_a_body_goes_and_nothing_else(copy):
     was, now = node(ROOT, "grpo.py", "update"), node(copy, "grpo.py", "update")
     assert ast.get_docstring(was) == ast.get_docstring(now)
     assert ast.unparse(now.body[1:]) == "raise NotImplementedError"
-    now = node(copy, "advantages.py", "rloo")
+    now = node(copy, "advantages.py", "above_others")
     assert ast.get_docstring(now).endswith("course/README.md: 3. Three baselines.")
     assert ast.unparse(now.body[1:]) == "raise NotImplementedError"
     was, now = node(ROOT, "grpo.py", "policy_loss"), node(copy, "grpo.py", "policy_loss")

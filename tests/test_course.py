@@ -267,25 +267,34 @@ def test_the_teacher_of_the_exercise_is_the_control():
 
 
 def test_the_repair_of_process():
-    """The line that repairs `process` leaves a response that is cut off without a price, or changes
-    responses that end.
+    """Exercise 10 keeps another rule than the one in which a step that does not end has no price,
+    or its answer has other numbers than its program, `process` and the control.
     """
-    page = (ROOT / "course" / "exercises.md").read_text(encoding="utf-8")
-    line = next(line for line in page.splitlines() if "ends[..., -1]" in line)
+    page = (ROOT / "course" / "exercises.md").read_text(encoding="utf-8").split("\n## 10. ")[1]
+    program = next(block for block in blocks("exercises.md") if "def ended_steps" in block)
+    first: dict = {}
+    exec(program.split("\nVARIANTS[")[0], first)
+    given = next(line for line in page.splitlines() if line.strip().startswith("mu = R.mean"))
     source = inspect.getsource(advantages.process).splitlines()
-    at = next(i for i, text in enumerate(source) if text.strip().startswith("ends ="))
-    repaired: dict = dict(vars(advantages))
-    exec("\n".join([*source[: at + 1], line, *source[at + 1 :]]), repaired)
+    (place,) = (n for n, line in enumerate(source) if line.strip().startswith("mu ="))
+    second: dict = dict(vars(advantages))
+    exec("\n".join([*source[:place], given, *source[place + 1 :]]), second)
+    texts = re.findall(r"(?m)^    (12,1\S+(?: \d+\$)?)$", page)
+    solution = texts[0].removesuffix(EOS)
     problem = next(p for p in train.make_problems(ADD, True) if p.level == 3)
-    whole = problem.solution + EOS
-    rows = {"cut": whole[:4] + "1" * (len(whole) - 4), "whole": whole}
-    for name, text in rows.items():
-        tokens, mask = encode([whole, text], "cpu")
-        rollout = SimpleNamespace(
-            tokens=tokens[None], mask=mask[None], rewards=torch.ones(1, 2), problems=[problem]
-        )
-        before, after = advantages.process(rollout)[0, 1], repaired["process"](rollout)[0, 1]
-        if name == "cut":
-            assert before[4:].abs().max() == 0 and after[4:].max() < 0
-        else:
-            assert torch.equal(before, after)
+    problem = problem._replace(solution=solution)
+    assert (len(texts), ADD.coherent(problem, solution)) == (3, True)
+    assert len(texts[2]) == len(ADD.longest.solution + EOS)  # it was cut off
+    tokens, mask = (x[None] for x in encode(texts, "cpu"))
+    rollout = SimpleNamespace(
+        tokens=tokens, mask=mask, rewards=torch.zeros(1, 3), problems=[problem]
+    )
+    forms = (first["ended_steps"], advantages.process, second["process"])
+    after_comma = [form(rollout)[0, :, 3].tolist() for form in forms]
+    answer = page.split("<summary>")[1]
+    for A in after_comma:
+        assert all(f"{a:+.2f}" in answer for a in A if a), A
+    assert after_comma[0] == pytest.approx([2.1213, -4.2426, 0], abs=1e-3)
+    assert after_comma[1] == pytest.approx([3, -3, -3], abs=1e-3)
+    control = ablations.process_by_step(rollout)
+    assert torch.equal(second["process"](rollout), control)

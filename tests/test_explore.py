@@ -355,11 +355,11 @@ def test_the_rules_end_as_they_do_in_training(browser, pages):
     """)
     for name in ("half", "pos_only", "reinforce", "nthr"):
         assert ends[name] > 1.03 * ends["grpo"], name
-    for name in ("ngrpo", "forking", "process"):
+    for name in ("ngrpo", "forking"):
         assert ends[name] < 0.97 * ends["grpo"], name
     said = element(browser, "#as-trained").text
     assert "half, pos_only, reinforce and nthr also end above grpo" in said
-    assert "ngrpo, forking and process below. Only compensation differs" in said
+    assert "ngrpo and forking below. Only compensation differs" in said
     assert ends["compensation"] > ends["grpo"]
     visit(browser, pages["committed"] + SEEN + "&rewards=00000000")
     assert element(browser, "#as-trained").text == ""
@@ -490,8 +490,8 @@ def test_the_push_is_the_gradient_of_the_loss(browser, pages):
 def test_the_limits_are_those_of_the_losses(monkeypatch):
     """The page had numbers of its own."""
     assert explore.clip("grpo")["low"] == 0.8 and explore.clip("grpo")["high"] == 1.2
-    monkeypatch.setitem(explore.LOSS, "cispo", {"clip_low": 1.0, "clip_high": 0.5})
-    assert explore.clip("cispo")["low"] == 0 and explore.clip("cispo")["high"] == 1.5
+    monkeypatch.setitem(explore.LOSS, "gspo", {"clip_low": 0.9, "clip_high": 0.5})
+    assert explore.clip("gspo")["low"] == 0.1 and explore.clip("gspo")["high"] == 1.5
 
 
 @pytest.mark.parametrize("loss", explore.CLIPS)

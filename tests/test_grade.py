@@ -279,7 +279,7 @@ def test_a_check_has_files_of_the_project_only(tmp_path, verifier, monkeypatch):
 
 def test_a_class_with_strays(student, tmp_path, monkeypatch, capsys):
     """A list of names stops the class or gets into the table; one folder too deep gives 0."""
-    edit(student / "advantages.py", "G = rollout.rewards.size(1)\n    return", "G = (\n    return")
+    edit(student / "advantages.py", "G = rewards.size(1)\n    return", "G = (\n    return")
     deep = tmp_path / "class" / "anna" / "files"
     deep.mkdir(parents=True)
     for file in student.glob("*.py"):
@@ -382,8 +382,9 @@ def test_each_function_and_group_of_tests_has_a_share(student, monkeypatch):
     monkeypatch.setattr(checks, "check", check)
     found, lost = grade.shared(part, student / "advantages.py", ["a_test"])
     assert found.failed == {"a_test": "it fails"}
-    assert [(x.function, x.points) for x in lost] == [("rloo", 1.0)]
-    assert tried == [["reinforce", "dr_grpo", "rloo"], ["reinforce"], ["dr_grpo"], ["rloo"]]
+    assert [(x.function, x.points) for x in lost] == [("rloo", 0.75)]
+    names = ["reinforce", "dr_grpo", "above_others", "rloo"]
+    assert tried == [names, *([name] for name in names)]
     tried.clear()
     assert grade.shared(part, student / "test_grpo.py", ["a_test"])[1] == []
     ended = checks.Found([], {"No result": "an endless loop"}, {})

@@ -47,13 +47,12 @@ const ADVANTAGES = {
     const least = quantile(x.H.flat(), 0.8);
     return onTokens(x.tokens, (i, t) => (x.H[i][t] >= least ? A[i] : 0));
   },
-  process(x) { // it reads no rewards: a step is correct if the response agrees with the solution to its end
-    const ends = onTokens(x.tokens, (i, t) => ",#$".includes(x.tokens[i][t]));
-    const R = onTokens(x.tokens, (i, t) => Number(x.solution.startsWith(x.tokens[i].slice(0, t + 1))));
-    const steps = R.flatMap((row, i) => row.filter((_, t) => ends[i][t]));
-    const pushes = onTokens(x.tokens, (i, t) =>
-      ends[i][t] ? (R[i][t] - mean(steps)) / (deviation(steps) + 1e-6) : 0);
-    return onTokens(x.tokens, (i, t) => sum(pushes[i].slice(t)));
+  process(x) { // it reads no rewards: all responses have the steps of the solution, as far as they agree with it
+    const places = [...x.solution].flatMap((character, t) => (",#$".includes(character) ? [t] : []));
+    const R = x.tokens.map((text) => places.map((t) => Number(text.startsWith(x.solution.slice(0, t + 1)))));
+    const [mu, sigma] = [mean(R.flat()), deviation(R.flat())];
+    const pushes = R.map((row) => row.map((r) => (r - mu) / (sigma + 1e-6)));
+    return onTokens(x.tokens, (i, t) => sum(pushes[i].filter((_, k) => places[k] >= t)));
   },
 };
 
@@ -429,7 +428,7 @@ function drawRules() {
   html("about-rule", `<b>${rule}</b>: ${data.rules[rule].idea}${why} (${sourceOf(data.rules[rule])})`);
   drawLines(rewards);
   html("as-trained", rewards === opening() && allLines() ? "When we train on <code>add</code>, half, pos_only, reinforce and nthr also " +
-    "end above grpo, and ngrpo, forking and process below. Only compensation differs: it ends below " +
+    "end above grpo, and ngrpo and forking below. Only compensation differs: it ends below " +
     '(<a href="../studies/README.md">results</a>).' : "");
   const x = groupOf(rewards, table.begin.map(softmax));
   const rows = [near(), right()].flatMap((i) => ["grpo", rule].map((name) => {
@@ -537,7 +536,7 @@ function drawClip() {
   const [up, down] = [1, -1].map((sign) => of(sign).length);
   const share = `The correct response has ${percent(probability(z.map(softmax), data.lab.tokens[right()]))}\u2009%.`;
   html("clip-says", (!since ? "Every ratio is 1, so the dots lie on one another. Move the slider. " : loss === "cispo" ?
-    `Of ${up + down} tokens, ${counts[0] + counts[1]} are above ${fixed(high)}: their ratio counts as ${fixed(high)} (ringed dots). No push ends. ` :
+    `Of ${up + down} tokens, ${counts[0] + counts[1]} are above ${fixed(high)}. Above it a ratio counts as ${fixed(high)} (ringed dots), but no push ends. ` :
     `Of ${up} tokens with <b class="up">A above 0</b>, ${counts[0]} are above ${fixed(high)}; of ${down} with <b class="down">A below 0</b>, ` +
     `${counts[1]} are below ${fixed(low)}. The clip ends the push of these (hollow dots). `) + share);
   html("about-loss", `<b>${loss}</b>: ${loss === "grpo" ? "Limit the ratio of each token." : data.clips[loss].idea} ` +
@@ -555,7 +554,7 @@ function drawPanel(id, sign, r, A) { // the curve for one sign of A, and on it t
   const [width, height] = [widthOf(id, 560), 240];
   const x = (ratio) => 14 + (width - 28) * (ratio - first) / (last - first);
   const y = (value) => (sign > 0 ? 205 - 160 * (value - first) / (last - first) : 45 - 160 * (value + first) / (last - first));
-  const parts = [low, high].filter((limit) => loss !== "cispo" || limit === high).map((limit) =>
+  const parts = (loss === "cispo" ? [high] : [low, high]).filter((limit) => limit <= last).map((limit) =>
     `<path d="M${x(limit)} 30V212" stroke="var(--muted)" stroke-dasharray="3 4"/>
     <text x="${x(limit)}" y="26" text-anchor="${limit < 1 ? "end" : "start"}">${fixed(limit)}</text>`);
   const points = Array.from({ length: 201 }, (_, k) => first + k * (last - first) / 200);
