@@ -201,9 +201,9 @@ def show_start(args: Namespace) -> None:
     """Says what is learned, and how: the first two paragraphs of the variant's docstring."""
     idea = str(getdoc(VARIANTS[args.variant])).split("\n\n")[:2]
     say(f"Task {args.task}: {TASKS[args.task].work}")
-    say(f"\nVariant {args.variant}, in advantages.py. " + "\n\n".join(idea))
-    say(f"\nA group is {args.group_size} responses to one problem; a step samples {args.prompts}.")
-    say("A response is rewarded if its answer, behind the #, is correct; its steps do not count.")
+    say(f"\nVariant {args.variant}, in advantages.py:\n" + "\n\n".join(idea))
+    say(f"\nA group is {args.group_size} responses to a problem. A step has {args.prompts} groups.")
+    say("A response is rewarded if its answer is correct, even if a step before it is wrong.")
     say("A group is all-fail if none of its responses is rewarded, and all-pass if all are.\n")
 
 
@@ -221,7 +221,8 @@ def show_row(row: dict, model: GPT, task: Task) -> None:
 def show_group(trained: Rollout) -> None:
     """A correct and an incorrect response to one problem, and the advantage of each token.
 
-    The problem is the one of this rollout whose group is nearest to half correct.
+    The problem is the one whose group is nearest to half correct. Of its responses of each kind, we
+    show the one whose advantages differ most from token to token.
     """
     correct = trained.rewards == 1  # (P, G)
     p = (correct.float().mean(1) - 0.5).abs().argmin().item()
@@ -229,18 +230,18 @@ def show_group(trained: Rollout) -> None:
     if correct[p].all() or not correct[p].any():
         say("\nNo group of the last step has a correct and an incorrect response.")
         return
-    say(
-        f"\nTwo responses of the last step to {problem.prompt}, and the advantages of their tokens:"
-    )
-    for i in (correct[p].int().argmax(), correct[p].int().argmin()):
-        say(
-            f"  {mark_mistake(problem, trained.texts[p][i])[0]}, reward {trained.rewards[p, i]:.0f}"
-        )
+    say(f"\nTwo responses to {problem.prompt} and their tokens' advantages (a dot: the same again)")
+    spread = trained.A[p].where(trained.mask[p], trained.A[p, :, :1]).std(-1)  # (G,)
+    for kind in (True, False):
+        i = spread.masked_fill(correct[p] != kind, -1.0).argmax()
         sampled = trained.mask[p, i]
         text = TOKENIZER.decode(trained.tokens[p, i][sampled].tolist())
-        width = min(6, 98 // len(text))  # of a column, so that the longest response has room
+        pushes = [f"{round(a, 1) + 0.0:g}" for a in trained.A[p, i][sampled].tolist()]
+        width = min(6, 99 // len(text))  # of a column, so that the longest response has room
+        say(f"{mark_mistake(problem, trained.texts[p][i])[0]}, reward {trained.rewards[p, i]:g}")
         say("".join(f"{character:>{width}}" for character in text))
-        say("".join(f"{round(a, 1) + 0.0:{width}}" for a in trained.A[p, i][sampled].tolist()))
+        shown = ["." if a == b else a for a, b in zip(pushes, [None, *pushes])]
+        say("".join(f"{push:>{width}}" for push in shown))
 
 
 def show_end(args: Namespace, summary: dict, folder: Path) -> None:
