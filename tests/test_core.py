@@ -3,6 +3,7 @@
 import math
 import re
 import zlib
+from copy import deepcopy
 from unittest.mock import Mock, call
 
 import pytest
@@ -12,7 +13,7 @@ import advantages
 import grpo
 import tasks
 from advantages import VARIANTS, with_advantages
-from grpo import policy_loss, response_logprobs, token_weights
+from grpo import policy_loss, response_logprobs, sample_rollout, token_weights
 from model import GPT
 from tasks import ADD, SUM, TASKS, held_out, make_problems
 from test_grpo import FAIL, FORMULAS, MIXED, ONE, POISON, REAL, V, apply, by_loops
@@ -106,19 +107,38 @@ def test_half_precision_samples_and_trains():
 
 
 def test_what_cannot_be_computed_is_refused_in_words():
-    """A slice that is silently empty, a shape error inside a block, None times a number, a second
-    parameter group that no limit and no schedule reaches.
+    """A slice is silently empty, a block raises a shape error, or None is multiplied by a number.
+    Or prompts of different lengths are padded inside, so responses begin at other positions than in
+    the warm-up.
     """
     with pytest.raises(ValueError, match="a row of 61 tokens"):
-        scripted([problem(SUM, [7, 8], 2)], [["," * 60]], T=60)
+        tiny_gpt()(torch.zeros(1, 61, dtype=torch.int64))
+    with pytest.raises(ValueError, match="one length"):
+        sample_rollout(tiny_gpt(), SUM, [SUM.longest, ADD.longest], 2)
     with pytest.raises(ValueError, match="multiple of 4"):
         GPT(V, 60, width=10)
     with pytest.raises(ValueError, match="max_length"):
         token_weights(torch.ones(1, 2, 3) > 0, "constant")
-    weights = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
-    optimizer = torch.optim.SGD([{"params": [w]} for w in weights], lr=0.1)
-    with pytest.raises(ValueError, match="one parameter group"):
-        grpo.descend(optimizer, sum(w.sum() for w in weights))
+
+
+def test_numbers_that_are_not_finite_are_refused():
+    """With NaN as a probability, greedy decoding goes on silently, and sampling raises an error
+    without a reason. With NaN as a reward, every weight becomes NaN.
+    """
+    model = tiny_gpt()
+    for weight in model.parameters():
+        weight.data.fill_(1e30)
+    for temperature in (0.0, 1.0):
+        with pytest.raises(FloatingPointError, match="probability"):
+            sample(model, temperature=temperature)
+
+    class Unsure(tasks.Task):
+        def reward(self, problem, response):
+            return math.nan
+
+    unsure = Unsure(tasks.running_totals, tasks.from_totals, SUM.levels)
+    with pytest.raises(ValueError, match="a reward of this task .*Unsure"):
+        sample(tiny_gpt(), (3, 4), task=unsure)
 
 
 def test_more_minibatches_than_groups():
@@ -135,6 +155,46 @@ def test_more_minibatches_than_groups():
 
 
 # ---- Variants, sampling and the update
+def test_rloo_and_dr_grpo_train_alike_for_two_reasons():
+    """Two names for one algorithm are taken for two results: rloo is dr_grpo times G / (G - 1).
+
+    Adam removes this constant factor at any norm limit. The denominators also differ: the number of
+    tokens, which changes from rollout to rollout, and a constant. Only the limit of 0.01 removes
+    this difference. Neither removes the division by sigma. All moves are over three rollouts and
+    without a clip. They are only nearly equal, because the limit adds 1e-6 to the norm, and Adam
+    its eps to the size of a gradient. (Here eps is smaller than usual.)
+    """
+
+    def moves(name, aggregate, limit):
+        first = tiny_gpt().double()
+        model = deepcopy(first)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-12)
+        settings = {"aggregate": aggregate, "clip_low": 1.0, "clip_high": 1e9}
+        for step in range(3):
+            x = sample(first, (2, 5, 4, 3, 2), seed=step)
+            x.mask[..., 2 + 6 * step :] = False  # so the number of tokens changes
+            x.rewards = torch.tensor([MIXED, ONE, FAIL, ONE, MIXED], dtype=torch.float64)
+            trained = with_advantages(x, VARIANTS[name])
+            metrics = grpo.update(model, optimizer, trained, 2, max_grad_norm=limit, **settings)
+            assert (metrics["grad_norm"] > limit) == (limit == 0.01)
+        weights = zip(model.parameters(), first.parameters())
+        return torch.cat([(new - old).flatten() for new, old in weights]).detach()
+
+    def apart(a, b):
+        return (a - b).norm() / b.norm()
+
+    for limit in (0.01, 1e9):
+        rloo = moves("rloo", "token", limit)
+        dr_grpo = moves("dr_grpo", "token", limit)
+        constant = moves("dr_grpo", "constant", limit)
+        assert apart(rloo, dr_grpo) < 1e-4, "Adam removes the factor G / (G - 1) at any limit"
+        assert apart(moves("grpo", "token", limit), rloo) > 0.01, "sigma is no constant"
+        if limit == 0.01:
+            assert apart(rloo, constant) < 1e-4 and apart(dr_grpo, constant) < 1e-4
+        else:  # nothing removes what changes from rollout to rollout
+            assert apart(rloo, constant) > 0.05 and apart(dr_grpo, constant) > 0.05
+
+
 def test_verifree_teaches_nothing_where_nothing_is_left_to_learn():
     """L of 1 gives a deviation of 0: rounding over eps would be trained on."""
     x = random_rollout([ONE, MIXED])
@@ -228,6 +288,31 @@ def test_numbers_are_of_their_level():
         task.make(3, draw)
     three = call(100, 1000)
     assert draw.call_args_list == [three, three] + [three, call(2, 10)] + [call(0, 10)] * 3
+
+
+def test_the_longest_texts_are_those_of_all_problems():
+    """The longest texts are those of one problem of the highest level. In a task whose number of
+    steps is not that of the level, a longer solution then has no room, and is cut off.
+    """
+
+    def remainders(level, draw):  # Euclid's algorithm: 34,21 has 13, 8, 5, 3, 2, 1, 0
+        a, b = (draw(10 ** (level - 1), 10**level) for _ in range(2))
+        prompt = f"{a},{b}="
+        steps = []
+        while b:
+            a, b = b, a % b
+            steps.append(b)
+        return prompt, steps
+
+    def divisor(steps):
+        return ",".join(steps)[-5:-3]  # the last step but one; "" if there is none
+
+    task = tasks.Task(remainders, divisor, range(1, 3))
+    problems = make_problems(task, True) + make_problems(task, False)
+    for texts, longest in zip(zip(*problems), task.longest[:3]):
+        assert longest in texts and len(longest) == max(map(len, texts))
+    one = next(p for p in problems if p.level == 2)
+    assert len(one.solution) < len(task.longest.solution)
 
 
 @pytest.mark.parametrize("held", [True, False])
