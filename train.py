@@ -254,7 +254,9 @@ def show_end(args: Namespace, summary: dict, folder: Path) -> None:
     say(f"The files are in {folder} (tools/README.md explains them).")
     say(f"See a group of it:  python -m tools.ask {folder} --group")
     say(f"Draw its curves:    python -m tools.curves {folder}  (needs matplotlib)")
-    usual = vars(parse_arguments(["--variant", args.variant])) | {"name": args.name}
+    own = LOSS.get(args.variant, {}).get("loss_type", "grpo")
+    usual = vars(parse_arguments(["--variant", args.variant, "--loss-type", args.loss_type]))
+    usual |= {"loss_type": own, "name": args.name}
     if args.variant != "grpo":
         changed = [f" --{x.replace('_', '-')} {y}" for x, y in vars(args).items() if y != usual[x]]
         say(f"Compare with grpo:  python train.py{''.join(changed)}".replace(" True", ""))
