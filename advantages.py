@@ -352,10 +352,11 @@ def process(rollout: Rollout) -> Tensor:
         R_{i,k} = 1 if response i agrees with the solution up to the end of its step k, else 0
         A_{i,t} = sum of (R_{i,k} - mu) / (sigma + eps) over the steps k that end at t or later
 
-    The K steps are those of the solution, so a response that ends early or merges steps gets 0 for
-    what it lacks. mu and sigma are the mean and the population standard deviation of R over the K G
-    steps of the group. A group gets 0 only if its steps are all correct or all incorrect. In the
-    paper a trained model judges the steps; here the solution does, which no other variant may read.
+    The K steps are those of the solution, its answer the last of them. A response that ends early
+    or merges steps gets 0 for what it lacks. mu and sigma are the mean and the standard deviation
+    of R over the K G steps of the group, which gets 0 if all of them are correct or all incorrect.
+    In the paper a trained model judges the steps. Here the solution does, and no other variant may
+    read it.
     """
     R, places = step_rewards(rollout)
     steps = places.sum(-1, keepdim=True) * R.size(1)  # K G, (P, 1, 1)
@@ -526,7 +527,7 @@ def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
 
 # ---- The tables
 # Each name -> a function that returns advantages, or a class. A run makes one instance of a class
-# and calls that like a function.
+# and calls that like a function. A new variant needs no more than its name in ALL.
 ALL = [grpo, dr_grpo, rloo, maxrl, pos_only, reinforce, half, Critic, compensation]
 ALL += [culling, negative, ngrpo, likelihood, verifree, forking, process, nthr, gspo, cispo]
 VARIANTS = {variant.__name__.lower(): variant for variant in ALL}

@@ -67,7 +67,7 @@ def base_model(args: Namespace) -> GPT:
     model = new_model(args).to(args.device)
     steps, correct = warm_up(model, TASKS[args.task], args.base_seed)
     torch.set_num_threads(args.threads)
-    say(f"Base model: {correct:.0%} correct samples after imitating solutions for {steps} steps.\n")
+    say(f"Base model: {steps} steps of imitation, {correct:.0%} correct on training problems.\n")
     return model
 
 
@@ -133,8 +133,9 @@ def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int
     generator = torch.Generator(next(model.parameters()).device).manual_seed(0)
     rollout = sample_rollout(model, task, problems, samples, temperature, generator=generator)
     correct = rollout.rewards.cpu() == 1  # (P, samples)
-    levels = torch.tensor([problem.level for problem in problems])
-    by_level = {n: round(correct[levels == n].float().mean().item(), 4) for n in task.levels}
+    level = torch.tensor([problem.level for problem in problems])
+    found = {n: correct[level == n].float().mean().item() for n in task.levels if n in level}
+    by_level = {n: round(share, 4) for n, share in found.items()}
     mean = sum(by_level.values()) / len(by_level)
     share = judge(task.reasoning_correct, problems, rollout.texts)[correct].mean().nan_to_num()
     return {name: mean, f"{name}_by_level": by_level, f"{name}_reasoning_correct": share.item()}
@@ -238,7 +239,8 @@ def show_group(trained: Rollout) -> None:
         text = TOKENIZER.decode(trained.tokens[p, i][sampled].tolist())
         pushes = [f"{round(a, 1) + 0.0:g}" for a in trained.A[p, i][sampled].tolist()]
         width = min(6, 99 // len(text))  # of a column, so that the longest response has room
-        say(f"{mark_mistake(problem, trained.texts[p][i])[0]}, reward {trained.rewards[p, i]:g}")
+        marked, _ = mark_mistake(problem, trained.texts[p][i])
+        say(f"sampled {marked}, reward {trained.rewards[p, i]:g}")
         say("".join(f"{character:>{width}}" for character in text))
         shown = ["." if a == b else a for a, b in zip(pushes, [None, *pushes])]
         say("".join(f"{push:>{width}}" for push in shown))
@@ -250,7 +252,7 @@ def show_end(args: Namespace, summary: dict, folder: Path) -> None:
     say("  sampled accuracy   {base_sampled:6.1%} -> {final_sampled:6.1%}".format(**summary))
     say("  greedy accuracy    {base_greedy:6.1%} -> {final_greedy:6.1%}".format(**summary))
     steps = [summary[f"{when}_sampled_reasoning_correct"] for when in ("base", "final")]
-    say("  rewarded samples with correct steps {:.1%} -> {:.1%}".format(*steps))
+    say("  of the rewarded samples, {:.1%} -> {:.1%} have correct steps".format(*steps))
     say(f"The files are in {folder} (tools/README.md explains them).")
     say(f"See a group of it:  python -m tools.ask {folder} --group")
     say(f"Draw its curves:    python -m tools.curves {folder}  (needs matplotlib)")
