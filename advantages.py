@@ -38,7 +38,7 @@ from torch.nn.functional import pad
 
 from grpo import Rollout, descend, encode, response_logprobs
 from model import GPT, read_responses
-from tasks import COMMA_ID, EOS, EOS_ID, MARKER, MARKER_ID, TOKENIZER
+from tasks import COMMA_ID, EOS, EOS_ID, MARKER, MARKER_ID, PAD_ID, TOKENIZER
 
 
 def centre(rewards: Tensor) -> Tensor:
@@ -116,8 +116,9 @@ def maxrl(rollout: Rollout) -> Tensor:
         A_i = (r_i - mu) / mu,   or 0 if mu = 0
 
     Dividing by mu changes the objective. Let p be the probability of a correct response, and
-    pass@k = 1 - (1-p)^k that of at least one among k. If the loss divides by a constant, the
-    expected gradient is exactly that of sum_{k = 1}^{G - 1} pass@k / k.
+    pass@k = 1 - (1-p)^k that of at least one among k. The expected gradient is exactly that of
+    sum_{k = 1}^{G - 1} pass@k / k if the loss divides by a constant. (Ours divides by the number of
+    tokens, as that of grpo.)
     """
     mu = rollout.rewards.mean(1, keepdim=True)
     return (centre(rollout.rewards) / mu).masked_fill(mu == 0, 0.0)
@@ -509,14 +510,13 @@ def step_rewards(rollout: Rollout) -> tuple[Tensor, Tensor]:
         solution  1 2 , 1 3 , 0 6 #   6 3 2 $        response  1 2 , 1 4 , 0 6 #   6 4 2 $
         places    0 0 1 0 0 1 0 0 1 0 0 0 0 1        R         1 1 1 1 0 0 0 0 0 0 0 0 0 0
     """
-    T = rollout.mask.size(2)
-    solutions, real = encode([p.solution + EOS for p in rollout.problems], rollout.mask.device)
-    S = max(T, solutions.size(1))
-    solutions, real = (pad(x, (0, S - x.size(1)))[:, None] for x in (solutions, real))
-    tokens, mask = (pad(x, (0, S - T)) for x in (rollout.tokens, rollout.mask))
+    solutions, _ = encode([p.solution + EOS for p in rollout.problems], rollout.mask.device)
+    more = solutions.size(1) - rollout.mask.size(2)  # tokens of the longest solution
+    solutions = pad(solutions, (0, max(-more, 0)), value=PAD_ID)[:, None]  # (P, 1, S)
+    tokens, mask = (pad(x, (0, max(more, 0))) for x in (rollout.tokens, rollout.mask))
     R = ((tokens == solutions) & mask).cumprod(-1).to(rollout.rewards.dtype)
-    separators = torch.tensor([COMMA_ID, MARKER_ID, EOS_ID], device=mask.device)
-    return R, torch.isin(solutions, separators) & real
+    ends = torch.tensor([COMMA_ID, MARKER_ID, EOS_ID], device=mask.device)
+    return R, torch.isin(solutions, ends)
 
 
 def token_bias(critic: GPT, rollout: Rollout) -> Tensor:

@@ -238,8 +238,9 @@ def update(
 
     rollout: with A, as with_advantages returns it. Only groups that have a gradient are read. They
     are split in order and as evenly as possible (tensor_split) into at most `minibatches` parts.
-    how: clip_low, clip_high and loss_type of policy_loss. The token weights are those of the whole
-    rollout, so for a fixed model the losses of the mini-batches add up to its loss.
+    Each group is read once, so what the clip stops was moved by the mini-batches before it. how:
+    clip_low, clip_high and loss_type of policy_loss. The token weights are those of the whole
+    rollout, so for a fixed model the losses of the mini-batches add up to that of the rollout.
 
     kl > 0 adds kl * k3 on sampled tokens, with the same token weights (arXiv 2402.03300, Eq. 3 and
     4). Then all groups are read. Given the prefix, and while pi_theta is pi_old, the mean value of

@@ -61,7 +61,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.unembed = nn.Linear(width, outputs or vocabulary, bias=False)
-        # As in GPT-2. But GPT-2 sets biases to 0, and ours keep PyTorch's larger random numbers.
+        # 0.02 is GPT-2's. But its biases begin at 0, and ours with PyTorch's larger random numbers.
         for matrix in (weight for weight in self.parameters() if weight.dim() == 2):
             nn.init.normal_(matrix, std=0.02)
 

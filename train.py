@@ -235,15 +235,12 @@ def show_group(trained: Rollout) -> None:
     spread = trained.A[p].where(trained.mask[p], trained.A[p, :, :1]).std(-1)  # (G,)
     for kind in (True, False):
         i = spread.masked_fill(correct[p] != kind, -1.0).argmax()
-        sampled = trained.mask[p, i]
-        text = TOKENIZER.decode(trained.tokens[p, i][sampled].tolist())
-        pushes = [f"{round(a, 1) + 0.0:g}" for a in trained.A[p, i][sampled].tolist()]
-        width = min(6, 99 // len(text))  # of a column, so that the longest response has room
-        marked, _ = mark_mistake(problem, trained.texts[p][i])
-        say(f"sampled {marked}, reward {trained.rewards[p, i]:g}")
-        say("".join(f"{character:>{width}}" for character in text))
-        shown = ["." if a == b else a for a, b in zip(pushes, [None, *pushes])]
-        say("".join(f"{push:>{width}}" for push in shown))
+        text, _ = mark_mistake(problem, trained.texts[p][i])
+        say(f"sampled {text}, reward {trained.rewards[p, i]:g}")
+        real = trained.mask[p, i]
+        say("".join(f"{x:>4}" for x in TOKENIZER.decode(trained.tokens[p, i][real].tolist())))
+        A = [f"{round(a, 1) + 0.0:g}" for a in trained.A[p, i][real].tolist()]  # 0.0: not -0
+        say("".join(f"{'.' if a == b else a:>4}" for a, b in zip(A, [None, *A])))
 
 
 def show_end(args: Namespace, summary: dict, folder: Path) -> None:
@@ -260,8 +257,9 @@ def show_end(args: Namespace, summary: dict, folder: Path) -> None:
     usual = vars(parse_arguments(["--variant", args.variant, "--loss-type", args.loss_type]))
     usual |= {"loss_type": own, "name": args.name}
     if args.variant != "grpo":
-        changed = [f" --{x.replace('_', '-')} {y}" for x, y in vars(args).items() if y != usual[x]]
-        say(f"Compare with grpo:  python train.py{''.join(changed)}".replace(" True", ""))
+        changed = {x.replace("_", "-"): y for x, y in vars(args).items() if y != usual[x]}
+        flags = "".join(f" --{x}" if y is True else f" --{x} {y}" for x, y in changed.items())
+        say(f"Compare with grpo:  python train.py{flags}")
 
 
 # ---- The command line
