@@ -13,9 +13,10 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn.functional import pad
 
-from advantages import answer_likelihood, answered, centre, decode_responses, grpo, likelihood
-from advantages import nthr, standardise, step_rewards, with_advantages, written
-from grpo import Rollout, encode, response_logprobs
+from advantages import above_others, answer_likelihood, answered, centre, decode_responses, grpo
+from advantages import likelihood, nthr, pos_only, standardise, step_rewards, with_advantages
+from advantages import written
+from grpo import Rollout, response_logprobs
 from model import GPT
 from studies.common import load
 from tasks import EOS, MARKER, MARKER_ID
@@ -50,10 +51,8 @@ def first_mistake(rollout: Rollout) -> Tensor:
 
     Before the first token that differs from the solution, A_{i,t} is 0 if A_i is negative.
     """
-    solutions, _ = encode([p.solution + EOS for p in rollout.problems], rollout.mask.device)
-    T = rollout.tokens.size(2)
-    same = rollout.tokens == pad(solutions, (0, T))[:, None, :T]  # (P, G, T)
-    correct = same.cumprod(-1) == 1  # up to and including this token
+    R, _ = step_rewards(rollout)  # (P, G, S), 1 until the first difference
+    correct = R[..., : rollout.mask.size(2)] == 1
     A = grpo(rollout)[..., None]  # (P, G, 1)
     return torch.where(correct & (A < 0), 0.0, A)
 
@@ -90,8 +89,8 @@ def same_prefix(rollout: Rollout) -> Tensor:
     tokens = rollout.tokens.masked_fill(~rollout.mask, -1)  # padding equals no token
     same = (tokens[:, :, None] == tokens[:, None]).cumprod(-1)  # up to t, (P, G, G, T)
     same = pad(same[..., :-1], (1, 0), value=1)  # before t
-    differences = (r[:, :, None] - r[:, None])[..., None]  # r_i - r_j, (P, G, G, 1)
-    above = (same * differences).sum(2) / same.sum(2)  # r_i - mean of the r_j
+    apart = (r[:, :, None] - r[:, None])[..., None]  # r_i - r_j, (P, G, G, 1)
+    above = (same * apart).sum(2) / same.sum(2)  # r_i - mean of the r_j
     return above / (r.std(1, correction=0)[:, None, None] + 1e-6)
 
 
@@ -123,14 +122,12 @@ def forking_by_group(rollout: Rollout) -> Tensor:
 # ---- How hard are incorrect responses pushed down?
 def double(rollout: Rollout) -> Tensor:
     """grpo, but incorrect responses are pushed down twice as hard."""
-    A = grpo(rollout)
-    return torch.where(A < 0, 2 * A, A)
+    return grpo(rollout) + grpo(rollout).clamp(max=0.0)
 
 
 def quarter(rollout: Rollout) -> Tensor:
     """grpo, but incorrect responses are pushed down a quarter as hard (half: half as hard)."""
-    A = grpo(rollout)
-    return torch.where(A < 0, A / 4, A)
+    return pos_only(rollout) + grpo(rollout).clamp(max=0.0) / 4
 
 
 # ---- The true answer's likelihood as a reward
@@ -176,15 +173,14 @@ def log_likelihoods(trained: Rollout) -> Tensor:
 def likelihoods(trained: Rollout) -> tuple[Tensor, Tensor]:
     """L_i, and L_i - mean of the other L_j, (P, G) each, as in verifree."""
     L = log_likelihoods(trained).exp() * trained.given.any(-1)
-    G = L.size(1)
-    return L, G / max(G - 1, 1) * centre(L)
+    return L, above_others(L)
 
 
 def verifree_undivided(rollout: Rollout) -> Rollout:
     """verifree without the division by sd: the gradient of J itself, as in its paper."""
     trained = answered(rollout)
-    L, above_others = likelihoods(trained)
-    return replace(trained, A=torch.where(trained.given, L[..., None], above_others[..., None]))
+    L, above = likelihoods(trained)
+    return replace(trained, A=torch.where(trained.given, L[..., None], above[..., None]))
 
 
 def dense(rollout: Rollout) -> Tensor:
@@ -193,10 +189,10 @@ def dense(rollout: Rollout) -> Tensor:
     L and sd as in verifree, and all 0 in the same groups. The sampled answer is trained, with the
     advantage of its reasoning; the true answer is not.
     """
-    L, above_others = likelihoods(answered(rollout))
+    L, above = likelihoods(answered(rollout))
     mu = L.mean(1, keepdim=True)
     sd = (mu * (1 - mu)).sqrt()
-    return (above_others / (sd + 1e-6)).masked_fill(mu > 0.999, 0.0)
+    return (above / (sd + 1e-6)).masked_fill(mu > 0.999, 0.0)
 
 
 def log_likelihood(rollout: Rollout) -> Rollout:

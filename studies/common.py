@@ -4,11 +4,8 @@ import argparse
 import csv
 import os
 import re
-import sys
-from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
-from functools import cache
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,6 +23,7 @@ from tools import print_anything
 from tools.rows import read_rows
 
 TABLES = Path(__file__).parent / "results"
+EXACT = 16  # base models: 65,536 settings of their signs
 
 
 def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -35,8 +33,8 @@ def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.Argumen
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=[*tasks])
     parser.add_argument("--seeds", nargs="+", type=int, default=[*seeds], help="of base and run")
     parser.add_argument("--jobs", type=int, default=2, help="side by side, one thread each")
-    expanded = os.path.expanduser  # no shell does this in --out=~/runs
-    parser.add_argument("--out", default="runs/studies", type=expanded, help="folder of the runs")
+    # No shell expands --out=~/runs.
+    parser.add_argument("--out", default="runs/studies", type=os.path.expanduser, help="of runs")
     parser.add_argument("--only-tables", action="store_true", help="measure nothing, make tables")
     return parser
 
@@ -105,29 +103,11 @@ def end_with(parent) -> None:
     os._exit(1)
 
 
-@cache
-def enter(out: str) -> None:
-    """Makes the folder of runs, and says which of its runs another PyTorch made, once."""
-    try:
-        Path(out).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SystemExit(f"--out {out} cannot be a folder: {error.strerror}")
-    texts = [path.read_text() for path in Path(out).glob("*/*/summary.json")]
-    made = Counter(re.findall('"torch": "(.*?)"', "".join(texts)))
-    del made[torch.__version__]  # another one may round differently
-    for version, n in made.items():
-        line = f"Of the runs in {out}, PyTorch {version} made {n}. This is {torch.__version__}, so"
-        print(f"{line} those that are needed are made anew.", file=sys.stderr)
-
-
-def side_by_side(function, jobs: list, processes: int, out: str | None = None):
+def side_by_side(function, jobs: list, processes: int):
     """Yields function(*job) of each job when it is done. Jobs have one thread each, and AVX2.
 
-    out: where their runs are. If the loop over it stops early, by Ctrl-C or an error, all processes
-    end at once.
+    If the loop over it stops early, by Ctrl-C or an error, all processes end at once.
     """
-    if jobs and out:
-        enter(out)
     os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")  # read when a new process imports torch
     context = get_context("spawn")
     theirs, ours = context.Pipe(duplex=False)
@@ -152,8 +132,22 @@ def complete(path: Path, measure, names: list[str], args) -> list[dict]:
         missing = [name for name in names if (task, seed, name) not in there]
         if missing and not args.only_tables:
             jobs.append((task, seed, args.out, missing))
-    for new in side_by_side(measure, jobs, args.jobs, args.out):
+    for new in side_by_side(measure, jobs, args.jobs):
         write_rows(path, read_rows(path) + new)
+    return read_rows(path)
+
+
+def complete_singly(path: Path, measure, heads: list[tuple], args) -> list[dict]:
+    """The same, but a row is added when it is there: that of each head that has none yet.
+
+    The first column is a task. A head is what the next ones have of a row: a seed, and so on.
+    measure(*head, out) returns the row.
+    """
+    there = {tuple(row.values())[1 : len(heads[0]) + 1] for row in read_rows(path)}
+    missing = [x for x in heads if x[0] in args.seeds and x not in there and not args.only_tables]
+    jobs = [(*head, args.out) for head in missing]
+    for new in side_by_side(measure, jobs, args.jobs):
+        write_rows(path, [*read_rows(path), new])
     return read_rows(path)
 
 
@@ -183,6 +177,12 @@ def interval(values) -> Interval:
     return Interval(mean, *stats.t.interval(0.95, len(values) - 1, mean, stats.sem(values)))
 
 
+def differences(rows: list[dict], columns, ours: dict, theirs: dict) -> list[str]:
+    """Means of ours minus theirs in points, with intervals, paired by base model."""
+    pairs = [paired(rows, column, ours, theirs) for column in columns]
+    return [f"{interval(np.subtract(*pair)).times(100):+.1f}" for pair in pairs]
+
+
 def resampled(statistic, n: int) -> Interval:
     """statistic(indices) of all n, base models for one, and its interval by resampling."""
     rng = np.random.default_rng(0)
@@ -192,11 +192,14 @@ def resampled(statistic, n: int) -> Interval:
 
 
 def sign_flips(values) -> float:
-    """The exact two-sided p of a mean that is 0 if each sign is as likely as the other."""
+    """The two-sided p of a mean that is 0 if each sign is as likely as the other.
+
+    It is exact for EXACT values or fewer. Of more values as many settings of the signs are drawn.
+    """
     if len(values) < 2:
         return 1.0
-    settings = {"permutation_type": "samples", "n_resamples": np.inf, "vectorized": True}
-    return stats.permutation_test((values,), np.mean, **settings).pvalue
+    settings = {"permutation_type": "samples", "n_resamples": 2**EXACT, "vectorized": True}
+    return stats.permutation_test((values,), np.mean, random_state=0, **settings).pvalue
 
 
 def holm(p: dict, comparisons: int, level: float = 0.05) -> set:

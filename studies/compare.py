@@ -112,7 +112,7 @@ def fill(args) -> None:
     """Adds the rows of --set."""
     for _ in range(3):  # the grid; a value beyond it; what these choose
         jobs = [(run, args.out) for run in missing_runs(args)]
-        for new in side_by_side(trained, jobs, args.jobs, args.out):
+        for new in side_by_side(trained, jobs, args.jobs):
             add_rows(new)
 
 
@@ -140,7 +140,7 @@ def beside_grpo(args, flags: str) -> None:
     variants = [*dict.fromkeys(args.variants)]
     heads = product(tasks, ["grpo", *variants], [args.lr], [flags], args.seeds or FIRST)
     jobs = [(Run(*head), args.out) for head in dict.fromkeys(heads)]
-    rows = sum(side_by_side(trained, jobs, args.jobs, args.out), [])
+    rows = sum(side_by_side(trained, jobs, args.jobs), [])
     pairs = [*product(tasks, variants)]
     for task, name in [*product(tasks, ["grpo"]), *pairs]:
         if not matching(rows, task=task, variant=name):

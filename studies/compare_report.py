@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from studies.analysis import Effect, comparisons, run_times, words_about_noise
-from studies.common import Interval, by_seed, interval, markdown, paired, sign_flips
+from studies.common import EXACT, Interval, by_seed, interval, markdown, paired, sign_flips
 from studies.protocol import AT_USUAL, CAPS, COMPARED, FIRST, HEAD, LIMITS, NAMES, NARROW
 from studies.protocol import RATES, RESPONSE, SEARCHED, SIX, TASKS, UNCLIPPED, accuracy_by_rate
 from studies.protocol import chosen_rate, title
@@ -30,11 +30,21 @@ def in_points(x: Interval) -> str:
     return f"{x.times(100):+.1f}"
 
 
+def average(x: Effect) -> str:
+    """In bold if it is significant."""
+    return ("**{}**" if x.significant else "{}").format(in_points(x.average))
+
+
 def in_percent(x: Effect, column: str) -> str:
     """The mean over its base models; empty if the column is."""
     ours = {name: getattr(x, name) for name in HEAD[:-1]}
     values = [*by_seed(x.rows, column, **ours).values()]
     return f"{100 * np.mean(values):.1f}" if values else ""
+
+
+def p_value(differences) -> str:
+    """Exact, or from random sign flips."""
+    return f"{sign_flips(differences):.2g}" + " (drawn)" * (len(differences) > EXACT)
 
 
 def has_time(x: Effect) -> bool:
@@ -46,12 +56,10 @@ COLUMNS = {  # heading -> the text of an effect
     "variant": lambda x: f"`{title(x.variant)}`",
     "rate": lambda x: str(x.lr),
     "base models": lambda x: str(x.n),
-    "average accuracy": lambda x: ("**{}**" if x.significant else "{}").format(
-        in_points(x.average)
-    ),
-    "p": lambda x: f"{sign_flips(x.minus_grpo('mean_sampled')):.2g}",
-    "at the end": lambda x: in_points(interval(x.minus_grpo("final_sampled"))),
-    "greedy at the end": lambda x: in_points(interval(x.minus_grpo("final_greedy"))),
+    "average, points above grpo": average,
+    "p": lambda x: p_value(x.minus_grpo("mean_sampled")),
+    "end, points above grpo": lambda x: in_points(interval(x.minus_grpo("final_sampled"))),
+    "greedy end, points above grpo": lambda x: in_points(interval(x.minus_grpo("final_greedy"))),
     "time of a run": lambda x: f"{run_times()[x.task, x.variant][0]:.2f}" if has_time(x) else "",
     "all-fail": lambda x: in_percent(x, "all_fail"),
     "reasoning correct": lambda x: in_percent(x, "final_sampled_reasoning_correct"),
@@ -103,15 +111,13 @@ def table_of_pairs(rows: list[dict]) -> str:
     reported = [row for row in rows if row["seed"] not in FIRST]
     for task, names in product(TASKS, PAIRS):
         parts = [name.partition(" ") for name in names]
-        heads = [
-            (task, name, chosen_rate(rows, task, name, flags), flags) for name, _, flags in parts
-        ]
+        heads = [(task, x, chosen_rate(rows, task, x, flags), flags) for x, _, flags in parts]
         both = [dict(zip(HEAD, head)) for head in heads]
         columns = ("mean_sampled", "final_sampled", "final_greedy")
-        average, *end = (np.subtract(*paired(reported, column, *both)) for column in columns)
-        if len(average):
-            about = [task, "`{}` minus `{}`".format(*names), str(len(average))]
-            about += [in_points(interval(average)), f"{sign_flips(average):.2g}"]
+        averages, *end = (np.subtract(*paired(reported, column, *both)) for column in columns)
+        if len(averages):
+            about = [task, "`{}` minus `{}`".format(*names), str(len(averages))]
+            about += [in_points(interval(averages)), p_value(averages)]
             lines.append([*about, *(in_points(interval(x)) for x in end)])
     head = ["task", "difference", "base models", "average accuracy", "p", "at the end", "greedy"]
     return markdown(head, lines)
@@ -126,11 +132,11 @@ def page(rows: list[dict], results: list[Effect]) -> str:
         "variants": table([x for x in both if x.variant in ("grpo", *COMPARED)]),
         "noise": "\n".join(words_about_noise(rows, task) for task in TASKS),
         "controls": table([x for x in both if x.variant not in NAMES]),
-        "limits": table_of_limits(rows, "mean_sampled"),
-        "limits_at_the_end": table_of_limits(rows, "final_sampled"),
-        "limits_greedy": table_of_limits(rows, "final_greedy"),
         "pairs": table_of_pairs(rows),
         "shortcut": table([x for x in chosen if x.task == "sum"]),
         "rates": table_of_rates(rows),
+    }
+    parts |= {
+        x: table_of_limits(rows, x) for x in ("mean_sampled", "final_sampled", "final_greedy")
     }
     return Path(__file__).with_name("compare.template.txt").read_text().format(**parts)

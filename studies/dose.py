@@ -22,8 +22,8 @@ from itertools import product
 
 import numpy as np
 
-from studies.common import TABLES, by_seed, interval, markdown, matching, options, paired, publish
-from studies.common import read_rows, side_by_side, write_rows
+from studies.common import TABLES, by_seed, complete_singly, interval, markdown, matching
+from studies.common import options, paired, publish, read_rows
 from studies.compare import row_of
 from studies.pictures import UP, picture
 from studies.protocol import DOSES, LIMITS
@@ -31,8 +31,8 @@ from studies.runs import Run, folder_of
 
 ROWS = TABLES / "dose.csv"
 SEEDS = (16, 17, 18, 19, 20, 26)
-RATES = {weight: (2.1e-4, 3e-4) for weight in DOSES}
-RATES |= {weight: (1.5e-4, 2.1e-4, 3e-4, 4.2e-4) for weight in (1, 0.5)}
+RATES = dict.fromkeys(DOSES, (2.1e-4, 3e-4))  # of a weight
+RATES |= dict.fromkeys((1, 0.5), (1.5e-4, 2.1e-4, 3e-4, 4.2e-4))
 RUNS = [(seed, weight, lr) for seed, weight in product(SEEDS, DOSES) for lr in RATES[weight]]
 COLUMNS = ("mean_sampled", "final_sampled", "final_greedy", "entropy", "final_entropy")
 
@@ -43,17 +43,15 @@ def measure(seed: int, weight: float, lr: float, out: str) -> dict:
     entropy = [row["entropy"] for row in read_rows(folder / "metrics.csv") if row["step"] > 0]
     found = row_of(folder) | {"entropy": np.mean(entropy), "final_entropy": np.mean(entropy[-25:])}
     about = {"task": "mul", "seed": seed, "weight": weight, "lr": lr}
-    return about | {column: found[column] for column in COLUMNS}
+    return about | {x: found[x] for x in COLUMNS}
 
 
 def at_best_rates(rows: list[dict]) -> list[dict]:
-    """The rows of each weight and base model at the rate that is best on the other base models."""
+    """A row for each weight and base model: at the rate that is best on the other base models."""
     best = []
     for weight, seed in product(DOSES, SEEDS):
         others = [row for row in matching(rows, weight=weight) if row["seed"] != seed]
-        sums = {
-            lr: sum(row["mean_sampled"] for row in matching(others, lr=lr)) for lr in RATES[weight]
-        }
+        sums = {x: sum(by_seed(others, "mean_sampled", lr=x).values()) for x in RATES[weight]}
         best += matching(rows, weight=weight, seed=seed, lr=max(sums, key=sums.get))
     return best
 
@@ -64,28 +62,24 @@ def above_1(best: list[dict], weight: float, column: str) -> np.ndarray:
 
 
 def line(name: str, values, sign: str = "") -> list[str]:
-    """A line of the table; values(column): one for each base model."""
-    means = {column: interval(values(column)) for column in COLUMNS}
-    nats = [f"{means[column]:{sign}.3f}" for column in COLUMNS[3:]]
-    return [name, *(f"{means[column].times(100):{sign}.1f}" for column in COLUMNS[:3]), *nats]
+    """A line of the table: accuracies in %, entropies in nats; values(column): of base models."""
+    texts = {x: interval(values(x)) for x in COLUMNS}
+    texts |= {x: f"{texts[x].times(100):{sign}.1f}" for x in COLUMNS[:3]}
+    return [name, *(f"{text:{sign}.3f}" if x in COLUMNS[3:] else text for x, text in texts.items())]
 
 
 def page(best: list[dict]) -> str:
     """The table of each weight and of its difference from weight 1, and what was declared."""
-    lines = []
-    for w in DOSES:
-        rates = sorted({row["lr"] for row in matching(best, weight=w)})
-        name = f"{w} (at {' and '.join(map(str, rates))})"
-        lines.append(line(name, lambda column: by_seed(best, column, weight=w).values()))
-    for w in [w for w in DOSES if w != 1]:
-        lines.append(line(f"{w} minus 1", lambda column: above_1(best, w, column), "+"))
-    means = [
-        np.mean([*by_seed(best, "mean_sampled", weight=w).values()]) for w in (0.5, 0.25, 1, 2)
+    used = {w: sorted({row["lr"] for row in matching(best, weight=w)}) for w in DOSES}
+    lines = [
+        line(f"{w} at {used[w]}", lambda x: by_seed(best, x, weight=w).values()) for w in DOSES
     ]
+    lines += [line(f"{w} minus 1", lambda x: above_1(best, w, x), "+") for w in DOSES if w != 1]
+    means = {w: np.mean([*by_seed(best, "mean_sampled", weight=w).values()]) for w in DOSES}
+    ordered = min(means[0.5], means[0.25]) > max(means[1], means[2])
     stays = interval(above_1(best, 0.5, "mean_sampled")).low > 0
-    said = (
-        f"The heading stays: {stays}. The weights have an order: {min(means[:2]) > max(means[2:])}."
-    )
+    said = f"The heading {'stays' if stays else 'does not stay'}, and the weights "
+    said += f"{'have an' if ordered else 'do not have this'} order."
     return f"# {__doc__}\n{markdown(['weight', *COLUMNS], lines)}\n\n{said}\n"
 
 
@@ -94,22 +88,19 @@ def draw(best: list[dict]) -> None:
     with picture(TABLES / "dose.png", figsize=(5.8, 3.1)) as ax:
         ax.axhline(0, color="black", linewidth=1)
         for column, fill, side in (("mean_sampled", UP, -0.07), ("final_greedy", "white", 0.07)):
+            label = {"mean_sampled": "average accuracy"}.get(column, "greedy at the end")
             y, low, high = np.transpose([interval(above_1(best, w, column)) for w in DOSES]) * 100
             x = np.arange(len(DOSES)) + side
             ax.vlines(x, low, high, color=UP, linewidth=2)
-            ax.plot(x, y, "o", color=UP, markerfacecolor=fill, label=column)
+            ax.plot(x, y, "o", color=UP, markerfacecolor=fill, label=label)
         ax.set(xlabel="weight of incorrect responses", ylabel="points above weight 1")
         ax.set_xticks(range(len(DOSES)), ["2", "1 (grpo)", "1/2 (half)", "1/4", "0 (pos_only)"])
-        ax.legend(["", "average accuracy", "", "greedy at the end"], frameon=False)
+        ax.figure.legend(loc="outside upper center", ncols=2, frameon=False)
 
 
 if __name__ == "__main__":
-    args = options(__doc__, SEEDS, ("mul",)).parse_args()
-    there = {(row["seed"], row["weight"], row["lr"]) for row in read_rows(ROWS)}
-    jobs = [(*run, args.out) for run in RUNS if run[0] in args.seeds and run not in there]
-    for row in side_by_side(measure, [] if args.only_tables else jobs, args.jobs, args.out):
-        write_rows(ROWS, [*read_rows(ROWS), row])
-    if len(read_rows(ROWS)) == len(RUNS):
-        best = at_best_rates(read_rows(ROWS))
+    rows = complete_singly(ROWS, measure, RUNS, options(__doc__, SEEDS, ("mul",)).parse_args())
+    if len(rows) == len(RUNS):
+        best = at_best_rates(rows)
         publish(ROWS, page(best))
         draw(best)

@@ -12,11 +12,9 @@ has a row is not run again. The table shows differences from grpo in points, wit
 
 from itertools import product
 
-import numpy as np
-
 from studies.analysis import run_times
-from studies.common import TABLES, complete, interval, markdown, matching, options, paired, publish
-from studies.common import read_rows
+from studies.common import TABLES, complete, differences, markdown, matching, options, paired
+from studies.common import publish, read_rows
 from studies.compare import row_of
 from studies.protocol import ROWS as RUNS, SIX, TASKS, USUAL, chosen_rate
 from studies.runs import Run, folder_of
@@ -45,11 +43,10 @@ def page(rows: list[dict]) -> str:
         ours = {"task": task, "variant": name}
         of_grpo = ours | {"variant": "grpo", "lr": USUAL, "flags": ""}
         both = matching(rows, **ours) + matching(read_rows(RUNS), **of_grpo)
-        pairs = [paired(both, column, ours, of_grpo) for column in COLUMNS]
-        if pairs[0].size:
-            differences = [interval(np.subtract(*pair)).times(100) for pair in pairs]
-            about = [task, f"`{name}`", str(both[0]["steps"]), str(pairs[0].shape[1])]
-            lines.append([*about, *(f"{x:+.1f}" for x in differences)])
+        n = paired(both, COLUMNS[0], ours, of_grpo).shape[1]
+        if n:
+            about = [task, f"`{name}`", str(both[0]["steps"]), str(n)]
+            lines.append([*about, *differences(both, COLUMNS, ours, of_grpo)])
     head = ["task", "variant", "training steps", "base models", "average accuracy"]
     return markdown([*head, "at the end", "greedy at the end"], lines)
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.common import TABLES, interval, markdown, options, paired, publish, read_rows
-from studies.common import side_by_side, summary, write_rows
+from studies.common import TABLES, complete_singly, differences, markdown, options, paired
+from studies.common import publish, summary
 
 ROWS = TABLES / "language_model.csv"
 NAMES = ("grpo", "half", "pos_only", "nthr")
@@ -33,6 +33,7 @@ def measure(seed: int, name: str, out: str) -> dict:
     line = ["--variant", name, "--seed", str(seed), *SETTINGS]
     cli, config = language_model.parse("language_model", language_model.SETTINGS, line)
     path = Path(out, f"language-model-{name}-{seed}.txt")
+    path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8", buffering=1) as file, redirect_stdout(file):
         rows = language_model.train(name, language_model.MODEL, config)
     row = {"task": "sums", "seed": seed, "variant": name}
@@ -42,26 +43,21 @@ def measure(seed: int, name: str, out: str) -> dict:
     return row
 
 
-def differences(rows: list[dict]) -> str:
+def minus_grpo(rows: list[dict]) -> str:
     """The table of differences from grpo, of the seeds that both have."""
     columns = ["average", "halfway", "end", "end_greedy"]
     lines = []
     for name in NAMES[1:]:
-        pairs = [paired(rows, x, {"variant": name}, {"variant": "grpo"}) for x in columns]
-        if pairs[0].size:
-            values = [interval(np.subtract(*pair)).times(100) for pair in pairs]
-            lines.append([f"`{name}`", str(pairs[0].shape[1]), *(f"{x:+.1f}" for x in values)])
+        both = {"variant": name}, {"variant": "grpo"}
+        n = paired(rows, "end", *both).shape[1]
+        if n:
+            lines.append([f"`{name}`", str(n), *differences(rows, columns, *both)])
     return markdown(["minus `grpo`", "seeds", *columns], lines)
 
 
 if __name__ == "__main__":
     args = options(__doc__, SEEDS, ("sums",)).parse_args()
-    there = {(row["seed"], row["variant"]) for row in read_rows(ROWS)}
-    missing = [job for job in product(args.seeds, NAMES) if job not in there]
-    jobs = [(*job, args.out) for job in missing if not args.only_tables]
-    for new in side_by_side(measure, jobs, args.jobs, args.out):
-        write_rows(ROWS, [*read_rows(ROWS), new])
-    rows = read_rows(ROWS)
+    rows = complete_singly(ROWS, measure, [*product(args.seeds, NAMES)], args)
     if rows:
         title = "# What carries over to a language model? See studies/language_model.py"
-        publish(ROWS, f"{title}\n\n{summary(rows)}\n\n{differences(rows)}\n")
+        publish(ROWS, f"{title}\n\n{summary(rows)}\n\n{minus_grpo(rows)}\n")

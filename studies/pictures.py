@@ -11,8 +11,8 @@ import numpy as np
 from scipy import optimize
 
 from studies.analysis import Effect, run_times
-from studies.common import TABLES
-from studies.protocol import COMPARED, TASKS, TWELVE, title
+from studies.common import TABLES, matching, read_rows
+from studies.protocol import COMPARED, ROWS, TASKS, TWELVE, USUAL, title
 
 # Blue and orange are no variant's: they are signs, here and in the lectures.
 UP = "#0072B2"
@@ -20,6 +20,7 @@ DOWN = "#D55E00"
 NEUTRAL = "#6B6B6B"
 WIDTH = 6.7  # inches: 804 pixels of two dots
 EXAMPLES = {"add": "add: 347+285=", "mul": "mul: 347*8=", "sum": "sum: 7+8+5="}
+LEARNERS = {"half": "#007A5A", "nthr": "#B0568C", "grpo": "#000000"}  # the last is the title's
 LIMIT = 10.5  # points on either side of grpo in the forest plot
 
 
@@ -122,8 +123,26 @@ def dot_and_interval(ax, y: int, x: Effect) -> None:
     ax.text(1.03, y, note, transform=ax.get_yaxis_transform(), va="center", color=NEUTRAL)
 
 
+# ---- Learning curves
+def curves(path: Path, rows: list[dict]) -> None:
+    """Sampled accuracy on add during the runs of LEARNERS, the mean over twelve base models."""
+    steps = range(0, 401, 25)
+    with picture(path, figsize=(WIDTH, 3.2)) as ax:
+        for name, colour in LEARNERS.items():
+            ours = matching(rows, task="add", variant=name, lr=USUAL, flags="")
+            shares = [[100 * row[str(x)] for x in steps] for row in ours if row["seed"] in TWELVE]
+            means = np.mean(shares, axis=0)
+            ax.plot(steps, means, color=colour, linewidth=2, label=name)
+        said = f"{means[0]:.0f} % correct answers before training, {means[-1]:.0f} % after it"
+        ax.set(title=f"{name}: {said}", xlabel="training step", xlim=(0, 400))
+        ax.set(ylabel="correct answers, %", ylim=(0, 100))
+        ax.grid(color="0.9", linewidth=0.6)
+        name_lines(ax)
+
+
 def draw(results: list[Effect]) -> None:
-    """The picture of studies.compare, if there are rows; results: what effects() returns."""
+    """The pictures of studies.compare, if there are rows; results: what effects() returns."""
     compared = [x for x in results if x.chosen and x.variant in COMPARED]
     if compared:
         forest(TABLES / "forest.png", compared)
+        curves(TABLES / "curves.png", read_rows(ROWS))

@@ -29,12 +29,8 @@ COMPARED = [name for name in NAMES if name not in ("grpo", PAIR[1])]  # with grp
 
 NARROW = "--clip-low 3e-4 --clip-high 4e-4"  # gspo's clip range in its paper
 RESPONSE = "--aggregate response"  # as gspo has it
-LIMITS = {  # of the norm -> flags
-    "0.01": "",
-    "0.1": "--max-grad-norm 0.1",
-    "1": "--max-grad-norm 1",
-    "none": "--max-grad-norm 1e9",
-}
+NORM = "--max-grad-norm"
+LIMITS = {"0.01": "", "0.1": f"{NORM} 0.1", "1": f"{NORM} 1", "none": f"{NORM} 1e9"}  # -> flags
 CAPS = [f"--clip-high {high}" for high in (0.2, 0.28, 1.0)]  # of cispo's ratio: 1.2, 1.28 and 2
 UNCLIPPED = "--clip-low 1 --clip-high 1000"
 DOSES = {2: "double", 1: "grpo", 0.5: "half", 0.25: "quarter", 0: "pos_only"}  # a weight: its rule

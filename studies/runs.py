@@ -1,4 +1,4 @@
-"""The training runs that studies rest on. This file has no command.
+"""The training runs that studies rest on. Trust them again: python -m studies.runs FOLDER
 
 The runs of one seed have that seed for the base model as well, so all variants and controls of a
 seed start from the same weights. (Another processor makes other weights, so runs that are compared
@@ -6,11 +6,19 @@ are made on one processor.) A finished run is used again if its settings are the
 that made it is the same. For this purpose its folder has a file code.txt with a hash of that code,
 in which comments and docstrings do not count. It has what the variant's rule uses, and so on:
 functions, constants, tables and the project's own files, but no packages and no data.
+
+A change of the code can leave all numbers as they are. When a comparison of whole runs, bit for
+bit, has said so, saved runs need not be made anew: the command writes the hash of the present code
+beside the finished runs in FOLDER, the --out of a study. It takes those that have a row in
+results/compare.csv and the settings that train.py gives to the command of this row, but not those
+of process and cispo, whose rules have changed.
 """
 
 import ast
 import hashlib
 import json
+import re
+import sys
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from io import StringIO
@@ -27,6 +35,7 @@ from tools.ask import finished
 
 TRAINED = advantages.VARIANTS | ablations.CONTROLS
 ROOT = Path(train.__file__).parent
+CHANGED = ("process", "cispo")  # since the ninth edition
 RULES = {"advantages.py": advantages, "studies/ablations.py": ablations}
 
 
@@ -78,10 +87,9 @@ def statements(path: Path) -> list[ast.stmt]:
     An import of several names is several statements.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        documented = isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
-        if documented and ast.get_docstring(node):
-            node.body = node.body[1:]
+    for x in ast.walk(tree):
+        if isinstance(x, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(x):
+            x.body = x.body[1:]
     parts = [(node, one) for node in tree.body for one in getattr(node, "names", [None])]
     return [type(x)(**vars(x) | {"names": [one]}) if one else x for x, one in parts]
 
@@ -131,7 +139,8 @@ def code(waiting: list[tuple], root: Path) -> list[str]:
     for path, name in waiting:  # the list grows
         for i, node in enumerate(statements(path)):
             if (path, i) not in texts and (not name or {name, "*"} & changed(node)):
-                texts[path, i] = ast.unparse(node)
+                # Other versions of Python write other quotes.
+                texts[path, i] = re.sub("[\"']+", "'", ast.unparse(node))
                 used = {*imports(node, path, root), *((path, x) for x in names_in(node))}
                 waiting += [x for x in used.difference(waiting) if x[0]]
     return [texts[place] for place in sorted(texts)]
@@ -154,8 +163,8 @@ code([(ROOT / name, "") for name in ("train.py", *RULES)], ROOT)  # read now, as
 
 
 # ---- Runs and their models
-def is_finished(run: Run, out: str) -> bool:
-    """Whether this run has been made to its end, by this code, wherever that was."""
+def is_finished(run: Run, out: str, by_any: bool = False) -> bool:
+    """Whether this run has been made to its end, by this code or by_any, wherever that was."""
     args = settings_of(run, out)
     folder = Path(args.out, args.name)
     try:
@@ -163,9 +172,17 @@ def is_finished(run: Run, out: str) -> bool:
         code = (folder / "code.txt").read_text()
     except (OSError, ValueError):  # a file is not there, or it is torn
         return False
-    same = all(summary.get(name) == x for name, x in vars(args).items() if name != "out")
-    made_by = (summary.get("torch"), code)  # another PyTorch may round differently
-    return same and made_by == (train.torch.__version__, code_hash(run.variant))
+    # Another PyTorch may round differently.
+    wanted = vars(args) | {"torch": train.torch.__version__, "out": summary.get("out")}
+    return wanted.items() <= summary.items() and (by_any or code == code_hash(run.variant))
+
+
+def trust(out: str) -> None:
+    """Writes the hash of the present code beside finished runs: see the top of this file."""
+    for run in map(Run.of, read_rows(ROWS)):
+        if run.variant not in CHANGED and is_finished(run, out, by_any=True):
+            args = settings_of(run, out)
+            Path(args.out, args.name, "code.txt").write_text(code_hash(run.variant))
 
 
 def folder_of(run: Run, out: str) -> Path:
@@ -193,3 +210,7 @@ def rows_of_models(measured, task: str, seed: int, out: str, names: list[str]) -
     """Rows measured(model, task) of a seed: of its base model and of what variants made of it."""
     found = {name: measured(model_after(task, name, seed, out), task) for name in names}
     return [{"task": task, "seed": seed, "model": name} | row for name, row in found.items()]
+
+
+if __name__ == "__main__":
+    trust(*sys.argv[1:])

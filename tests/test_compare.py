@@ -41,6 +41,9 @@ def test_significance():
     assert common.sign_flips([1, 2, 4, 8]) == 2 / 16
     assert common.sign_flips([3, -1, 2]) == 4 / 8  # 4 and 6, each with its mirror image
     assert common.sign_flips([0.1, 0.2, -0.3]) == 1  # the sum is 0, except for rounding
+    many = np.linspace(-1, 2, 26)  # all settings of 26 signs would need 14 GB
+    assert common.sign_flips(many) == common.sign_flips(many)
+    assert compare_report.p_value(many) == "0.012 (drawn)"
     p = {"c": 0.015, "a": 0.04, "b": 0.03, "d": 0.001}
     assert common.holm(p, 4) == {"d", "c"}  # b is above 0.05 / 2, and so a does not count
     assert common.holm(p, 6) == {"d"}
@@ -101,7 +104,7 @@ def test_jobs(monkeypatch):
     """Runs that a set lacks, makes twice or again, or not in order of seed."""
     on_grid = len(TASKS) * len(FIRST) * len(GRID)
     sizes = {"rates": on_grid * (len(NAMES) - 2) + 2 * 3 * 2, "forms": on_grid * len(FORMS)}
-    sizes |= {"narrow": on_grid, "caps": 2 * 2 * 3 * 2}  # cispo has two rates
+    sizes |= {"narrow": on_grid, "caps": 2 * 3 * 3 * 2, "by-step": on_grid}  # cispo has two rates
     nothing_chosen = dict.fromkeys(protocol.SETS, 0) | sizes
     assert {x: len([*compare.runs_of(x, [])]) for x in protocol.SETS} == nothing_chosen
     rows = [row for x in product(TASKS, SEARCHED) for row in searched(*x, [0.7, 0.6, 0.5])]
@@ -109,8 +112,10 @@ def test_jobs(monkeypatch):
         for row in common.matching(rows, task="add", variant=name, lr=6e-4):
             row["mean_sampled"] = 0.8
         rows += made("add", name, 1.2e-3, [0.1] * 3)
+    for row in [row for row in rows if row["variant"] == "cispo"]:
+        rows.append(row | {"flags": protocol.CAPS[0], "mean_sampled": row["lr"] != 3e-4})
     planned = {name: [*compare.runs_of(name, rows)] for name in protocol.SETS}
-    of_controls = 12 * (len(protocol.CONTROLS) - len(FORMS) - 1)
+    of_controls = 12 * (len(protocol.CONTROLS) - len(FORMS) - 1 - len(protocol.OTHERS))
     sizes = {
         "rates": sizes["rates"] + 3,
         "variants": len(TWELVE) * 2 * len(NAMES),
@@ -119,7 +124,9 @@ def test_jobs(monkeypatch):
         "distillation": 6,
         "caps": sizes["caps"],
         "usual-later": 2 * 3 * 6,
-        "cap-of-5": 2 * 12,
+        "low-cap": 2 * 12,
+        "by-step": on_grid + 2 * 12,
+        "same-prefix": 2 * 12,
         "unclipped": 6,
         "narrow": sizes["narrow"],
         "usual": 12 * 8,
@@ -132,7 +139,8 @@ def test_jobs(monkeypatch):
     assert len(seeds) == sizes["variants"] and seeds == sorted(seeds)
     of_nthr = [run for run in planned["variants"] if run[:2] == ("add", "nthr")]
     assert {run.lr for run in of_nthr} == {6e-4}
-    assert {run.lr for run in planned["cap-of-5"]} == {3e-4}
+    assert {run.lr for run in planned["low-cap"]} == {2.1e-4}
+    assert {run.lr for run in planned["variants"] if run.variant == "cispo"} == {3e-4}
     rows += made("add", "grpo", 3e-4, [0.7], seeds=[5])
     monkeypatch.setattr(compare, "read_rows", lambda _: rows)
     args = SimpleNamespace(set=["rates", "variants"], tasks=["add"], seeds=[4, 5], out="x")
@@ -142,7 +150,7 @@ def test_jobs(monkeypatch):
 def test_a_row_of_a_run(tmp_path, monkeypatch, capsys):
     """Other settings than the row says; a run made again or mislaid; step 0 in the mean; lines and
     bars of several runs in one terminal."""
-    monkeypatch.setattr(train, "warm_up", lambda *_: [*train.progress([0], "warm-up", 1), 0.0])
+    monkeypatch.setattr(train, "warm_up", lambda *_: [*train.tqdm([0], "warm-up"), 0.0])
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     run = Run("add", "nthr", 6e-4, "--steps 2 --prompts 2 --width 8 --max-grad-norm 1e9", 4)
     (row,) = compare.trained(run, tmp_path)
@@ -162,6 +170,14 @@ def test_a_row_of_a_run(tmp_path, monkeypatch, capsys):
         (folder / name).unlink()
         assert not runs.is_finished(run, tmp_path)
         (folder / name).write_bytes(whole)
+    monkeypatch.setattr(runs, "read_rows", lambda _: [row])
+    (folder / "code.txt").write_text("that of other code")
+    summary = (folder / "summary.json").read_text()
+    for changed, lr in ((["nthr"], "0.0006"), ([], "0.0005"), ([], "0.0006")):
+        assert not runs.is_finished(run, tmp_path)
+        (folder / "summary.json").write_text(summary.replace("0.0006,", f"{lr},"))
+        monkeypatch.setattr(runs, "CHANGED", changed)
+        runs.trust(tmp_path)
     assert runs.is_finished(run, tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(train.torch, "__version__", "9.9")
@@ -250,6 +266,8 @@ def test_code_that_made_a_run(tmp_path):
         path.write_text(text)
         return {name for name in names if after[name] != before[name]}
 
+    (tmp_path / "own.py").write_text("a = f\"{x['y']}\"  # which other versions write as f'{x[...")
+    assert runs.code([(tmp_path / "own.py", "")], tmp_path) == ["a = f'{x['y']}'"]
     (tmp_path / "model.py").write_text("")
     assert before == {name: runs.code_hash(name, tmp_path) for name in names}  # this code runs
     shutil.copy(runs.ROOT / "model.py", tmp_path / "model.py")
@@ -282,16 +300,11 @@ OWN_CODE = {  # what is put into advantages.py, mine.py beside it, and what chan
     "an attribute": (PLAIN + "mine.weight = 0.5\n", "", "0.5", "50.0"),
     "a cell of a table": ('WEIGHT = {}\nWEIGHT["a"] = 1\n' + PLAIN, "", '["a"] = 1', '["a"] = 2'),
     "a table": ('WEIGHT = {"b": 1}\nWEIGHT.update(a=1)\n' + PLAIN, "", "a=1", "a=2"),
-    "a table that is filled": (
-        'WEIGHT = {}\ndef fill():\n    WEIGHT["a"] = 1\nfill()\n' + PLAIN,
-        "",
-        '["a"] = 1',
-        '["a"] = 2',
-    ),
+    "a filled table": ("WEIGHT = {}\ndef f():\n    WEIGHT[0] = 1\nf()\n" + PLAIN, "", "= 1", "= 2"),
     "a lambda": ("mine = lambda rollout: 0.5 * grpo(rollout)\n", "", "0.5", "50.0"),
     "a lambda of a constant": ("W = 0.5\nmine = lambda x: W * grpo(x)\n", "", "0.5", "50.0"),
     "a rule that is made": (
-        "def scaled(x):\n    return lambda rollout: x * grpo(rollout)\nmine = scaled(0.5)\n",
+        "def f(x):\n    return lambda y: x\nmine = f(0.5)\n",
         "",
         "0.5",
         "50.0",
@@ -303,29 +316,19 @@ OWN_CODE = {  # what is put into advantages.py, mine.py beside it, and what chan
         "2 * f",
         "3 * f",
     ),
-    "another package": (
-        "from math import exp as f\ndef mine(x):\n    return f(grpo(x))\n",
-        "",
-        "import exp",
-        "import log",
-    ),
+    "another package": ("from math import exp as f\nmine = lambda x: f(x)\n", "", "t exp", "t log"),
     "another variant": (
-        'def mine(x):\n    return VARIANTS["f"](x)\ndef f(x):\n    return 0.5\nALL = [f, mine]\n',
+        'mine = lambda x: VARIANTS["f"](x)\nf = lambda x: 5\nALL = [f]\n',
         "",
-        "0.5",
         "5",
+        "7",
     ),
     "no name": ('VARIANTS["mine"] = lambda rollout: 0.5\n', "", "0.5", "5"),
     "from a file": ("from mine import mine\n", "W = 0.5\ndef mine(x):\n    return W\n", "0.5", "5"),
     "another name": ("from mine import f as mine\n", "def f(x):\n    return 0.5\n", "0.5", "5"),
     "all of a file": ("from mine import *\n", "def mine(x):\n    return 0.5\n", "0.5", "5"),
     "a file": ("import mine as m\nmine = m.f\n", "def f(x):\n    return 0.5\n", "0.5", "5"),
-    "within a rule": (
-        "def mine(rollout):\n    from mine import WEIGHT\n    return WEIGHT * grpo(rollout)\n",
-        "WEIGHT = 0.5\n",
-        "0.5",
-        "50.0",
-    ),
+    "within a rule": ("def mine(x):\n from mine import W\n return W\n", "W = 0.5\n", "0.5", "5"),
     "a file of a file": (
         "from mine import f\nmine = f\n",
         "from advantages import centre as c\ndef f(x):\n    return c(x.rewards)\n",
@@ -345,7 +348,7 @@ def with_advantages(rollout, variant):
 ALL = [grpo, pos_only, mine]
 VARIANTS = {variant.__name__: variant for variant in ALL}
 """
-OF_ALL = ("one of a loop", "a condition", "a global", "a table that is filled", "all of a file")
+OF_ALL = ("one of a loop", "a condition", "a global", "a filled table", "all of a file")
 
 
 @pytest.mark.parametrize("kind", OWN_CODE)
@@ -393,6 +396,9 @@ def test_what_is_missing(tmp_path, monkeypatch):
     expected = {(4, "half", "y"), (4, "grpo", "x"), (5, "grpo", "x"), (5, "half", "x")}
     assert {(row["seed"], row["variant"], row["seen"]) for row in rows} == expected
     assert len(rows) == 4 and common.read_rows(path) == rows
+    singly = lambda seed, name, out: measure("add", seed, out, [name])[0]  # noqa: E731
+    heads = [(4, "half"), (5, "nthr"), (6, "nthr")]
+    assert common.complete_singly(path, singly, heads, args)[4:] == measure("add", 5, "x", ["nthr"])
 
 
 def test_noise_floor():
@@ -490,38 +496,6 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     pictures.draw(results)
     drawn = {path.name for path in tmp_path.glob("*.png")}
     assert drawn == {"forest.png"}
-
-
-def test_runs_of_another_pytorch_are_said_once(tmp_path, capsys):
-    """Runs that are made anew in silence; a line for each job, or about this version, or about a
-    summary that is torn."""
-    for n, version in enumerate(["2.1", "2.1", "2.9+cpu", common.torch.__version__]):
-        folder = tmp_path / "add-4" / f"run{n}"
-        folder.mkdir(parents=True)
-        (folder / "summary.json").write_text(f'{{"task": "add",\n "torch": "{version}"')
-    for _ in range(2):
-        assert [*common.side_by_side(print, [], 1, str(tmp_path))] == []
-    assert capsys.readouterr().err == ""
-    common.enter(str(tmp_path))
-    common.enter(str(tmp_path))
-    lines = capsys.readouterr().err.splitlines()
-    made = (("2.1", 2), ("2.9+cpu", 1))
-    ours = common.torch.__version__
-    assert lines == [
-        f"Of the runs in {tmp_path}, PyTorch {version} made {n}. This is {ours}, so those that are "
-        "needed are made anew."
-        for version, n in made
-    ]
-
-
-@pytest.mark.parametrize("kind", ["a link to nothing", "a file", "in a file"])
-def test_a_folder_of_runs_that_cannot_be(kind, tmp_path):
-    """A traceback of a worker, after the warm-up, from a study whose --out is no folder."""
-    out = tmp_path / "out"
-    out.symlink_to("nothing") if kind == "a link to nothing" else out.write_text("")
-    out = out / "x" if kind == "in a file" else out
-    with pytest.raises(SystemExit, match=f"--out {out} cannot be a folder: "):
-        next(common.side_by_side(print, [()], 1, str(out)))
 
 
 def test_a_folder_of_runs_in_the_home(tmp_path, monkeypatch):

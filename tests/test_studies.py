@@ -9,6 +9,8 @@ import time
 from copy import deepcopy
 from itertools import combinations, count, product
 from pathlib import Path
+from statistics import fmean as mean
+from statistics import pstdev
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,12 +24,13 @@ import advantages  # noqa: E402
 import train  # noqa: E402
 from advantages import LOSS, VARIANTS, answer_likelihood, grpo, likelihood  # noqa: E402
 from advantages import standardise, with_advantages  # noqa: E402
-from grpo import policy_loss, response_logprobs, update  # noqa: E402
-from studies import ablations, common, compare, displacement, faithful, gradients  # noqa: E402
-from studies import gradients_report, group, pass_at_k, runs, steps, timing  # noqa: E402
+from grpo import Rollout, policy_loss, response_logprobs, update  # noqa: E402
+from studies import ablations, common, compare, displacement, dose, faithful  # noqa: E402
+from studies import gradients, gradients_report, group, pass_at_k, runs, timing  # noqa: E402
 from studies.gradients_report import parts, relative  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
-from test_grpo import SEED, close, problem, sample, scripted, tiny_gpt  # noqa: E402
+from test_grpo import SEED, by_loops, close, ids, problem, random_rollout  # noqa: E402
+from test_grpo import sample, scripted, standardised, tiny_gpt  # noqa: E402
 
 
 def test_displaced_groups(monkeypatch):
@@ -297,22 +300,85 @@ def test_a_failure_is_pushed_down_from_its_first_mistake_on():
     close(A, kept, 0)
 
 
-def test_the_steps_that_end(monkeypatch):
-    """A step after a mistake counts as correct; a response that was cut off has an end."""
-    p = problem(TASKS["sum"], [7, 8, 5], 3)  # its solution is 15,20#20
-    expected = {
-        "15,20#20$": [1, 1, 1],
-        "15,21#20$": [1, 0, 0],
-        "15,2020": [1],
-        "1520": [],
-        "$": [0],
-    }
-    assert {y: steps.judged(p, y) for y in expected} == expected
-    x = scripted([p, p], [["15,20#20$"], ["15,202020"]], T=9)
-    monkeypatch.setattr(steps, "sample_rollout", lambda *_, **__: x)
-    monkeypatch.setattr(steps, "make_problems", lambda *_, **__: [p, p])
-    found = {"reward": 0.5, "cut_off": 0.5, "steps_ended": 4 / 6, "steps_correct": 1.0}
-    assert steps.steps_of(None, "sum") == found
+def same_prefix_at(x, i, t):  # A_{i,t} of a group of lists, as in FORMULAS of test_grpo.py
+    r = [r for r, y in zip(x.r, x.tokens) if y[:t] == x.tokens[i][:t]]
+    return (x.r[i] - mean(r)) / (pstdev(x.r) + 1e-6) if min(x.r) < max(x.r) else 0.0
+
+
+def process_by_step_at(x, i, t):
+    ends = [k for k, token in enumerate(x.solution, 1) if TOKENIZER.decode([token]) in (*",#$",)]
+    R = [[float(y[:k] == x.solution[:k]) for k in ends] for y in x.tokens]
+    above = [[r - mean(column) for r, column in zip(row, zip(*R))] for row in R]
+    sd = mean([d**2 for row in above for d in row]) ** 0.5
+    return sum(d / (sd + 1e-6) for d, k in zip(above[i], ends) if k > t)
+
+
+BY_LOOPS = {"same_prefix": same_prefix_at, "process_by_step": process_by_step_at}
+BY_LOOPS["double"] = lambda x, i, t: min(standardised(x.r, i), 2 * standardised(x.r, i))
+BY_LOOPS["quarter"] = lambda x, i, t: max(standardised(x.r, i), standardised(x.r, i) / 4)
+
+
+@pytest.mark.parametrize("name", BY_LOOPS)
+def test_controls_equal_their_formulas(name):
+    """The mean of other responses or steps; a prefix with the token itself; padding that counts; a
+    group of one, or of equal rewards, that is pushed."""
+    groups = [[[1, 0, 0, 1], [0] * 4, [1] * 4, [0.2, 1, 0.7, 0]], [[0, 1, 0], [0.7] * 3], [[1]]]
+    for T, rewards, poison in product((1, 5, 9), groups, (np.nan, None)):
+        x = random_rollout(rewards, T, poison)  # padding holds 10**6, or what others wrote
+        expected = by_loops(x, BY_LOOPS[name])
+        A = with_advantages(x, ablations.CONTROLS[name]).A
+        close(A, expected)
+        assert not A[expected == 0].any()
+
+
+@pytest.mark.parametrize("G", [2, 3])
+def test_the_means_of_steps_are_baselines(G):
+    """A bias: the mean gradient over all groups of a policy is not grad J, up to a factor of each
+    token: 1 - 1/G for process_by_step, and nearer to 1 for later tokens of process."""
+    theta = torch.randn(3, 2, dtype=torch.double, requires_grad=True)  # right or wrong, three times
+    wrong = torch.tensor([*product((0, 1), repeat=3)])  # 8 responses
+    logprobs = theta.log_softmax(1)[range(3), wrong]  # (8, 3)
+    R = (wrong.cumsum(1) == 0).double()  # of the steps; each has one token
+    J = (logprobs.sum(1).exp() * R.sum(1)).sum()
+    (grad_J,) = torch.autograd.grad(J, theta, retain_graph=True)
+    groups = torch.tensor([*product(range(8), repeat=G)])  # (8**G, G)
+    tokens = torch.where(wrong == 0, torch.tensor(ids(",,$")), torch.tensor(ids("1")))[groups]
+    x = Rollout(tokens, tokens > 0, torch.zeros(groups.size()).double(), None, None, None)
+    x.problems = [problem(TASKS["sum"], [7, 8, 5], 3)._replace(solution=",,")] * len(groups)
+    R, logprobs = R[groups], logprobs[groups]  # (8**G, G, 3)
+    chance = logprobs.sum((1, 2)).exp().detach()
+    later = torch.tensor([3, 2, 1])  # steps that end at the token or later
+    both = (VARIANTS["process"], (1, 2), later / 3), (ablations.process_by_step, 1, later / later)
+    for variant, over, lost in both:  # lost: times G
+        sd = (R - R.mean(over, keepdim=True)).square().mean((1, 2), keepdim=True).sqrt()
+        undivided = with_advantages(x, variant).A * (sd + 1e-6)
+        goal = (chance * (undivided * logprobs).mean(1).sum(1)).sum()
+        (found,) = torch.autograd.grad(goal, theta, retain_graph=True)
+        close(found, (1 - lost / G)[:, None] * grad_J, 1e-7)
+
+
+def test_the_dose(tmp_path, monkeypatch):
+    """A rate chosen on the base model that it is shown for; entropy of the wrong steps; a verdict
+    that is turned round, or looks at no interval."""
+    steps = [{"step": n, "entropy": n or ""} for n in range(31)]
+    common.write_rows(tmp_path / "metrics.csv", steps)
+    monkeypatch.setattr(dose, "folder_of", lambda run, out: tmp_path)
+    rows = []
+    for seed, w, lr in dose.RUNS:
+        x = 0.9 if (seed, w, lr) == (16, 1, 4.2e-4) else seed / 100 + (lr == 3e-4) / 50
+        monkeypatch.setattr(dose, "row_of", lambda _, x=x: dict.fromkeys(dose.COLUMNS, x))
+        rows.append(dose.measure(seed, w, lr, "x"))
+    common.write_rows(tmp_path / "dose.csv", rows)
+    best = dose.at_best_rates(common.read_rows(tmp_path / "dose.csv"))
+    assert {(row["entropy"], row["final_entropy"]) for row in best} == {(15.5, 18.0)}
+    assert [row["lr"] for row in best if row["weight"] == 1] == [3e-4] + [4.2e-4] * 5
+    said = ("stays, and the weights have", "does not stay, and", "stays, and the weights do not")
+    for of_16, of_2, said in zip((0.001, 0.1, 0.001), (0, 0, 0.025), said):  # 0.1: in the mean only
+        for row in best:
+            x = {2: of_2, 1: of_16 * (row["seed"] == 16), 0.5: 0.02, 0.25: 0.03, 0: 0}
+            row["mean_sampled"] = row["seed"] / 100 + x[row["weight"]]
+        assert said in dose.page(best)
+    assert "| 2 minus 1 | +2.5 (+2.4 to +2.5) |" in dose.page(best)
 
 
 def test_distillation_pushes_towards_its_teacher(monkeypatch):
