@@ -21,7 +21,8 @@ NEUTRAL = "#6B6B6B"
 WIDTH = 6.7  # inches: 804 pixels of two dots
 EXAMPLES = {"add": "add: 347+285=", "mul": "mul: 347*8=", "sum": "sum: 7+8+5="}
 LEARNERS = {"half": "#007A5A", "nthr": "#B0568C", "grpo": "#000000"}  # the last is the title's
-LIMIT = 10.5  # points on either side of grpo in the forest plot
+LIMITS = (-14.0, 10.5)  # points from grpo in the forest plot
+ADVISED = ("half", "pos_only")  # in bold
 
 
 # ---- What all studies draw with
@@ -91,7 +92,7 @@ def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
     with picture(path, len(tasks), **size) as axes:
         for ax, task in zip(axes[0], tasks):
             ax.axvline(0, color="black", linewidth=1)
-            ax.set(title=EXAMPLES.get(task, task), xlim=(-LIMIT, LIMIT), xlabel="points above grpo")
+            ax.set(title=EXAMPLES.get(task, task), xlim=LIMITS, xlabel="points above grpo")
             ax.set_xticks([-10, -5, 0, 5, 10])
             if any(of == task for of, _ in run_times()):
                 ax.text(1.03, len(names) - 0.4, "time", transform=ax.get_yaxis_transform())
@@ -102,22 +103,24 @@ def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
                     dot_and_interval(ax, y, found[task, name])
         ax.set_yticks(range(len(names)), [title(name) for name in names])
         ax.set_ylim(-0.6, len(names) - 0.4)
+        for label, name in zip(axes[0][0].get_yticklabels(), names):
+            label.set_fontweight("bold" if name in ADVISED else "normal")
+        if {*TASKS} <= {*tasks}:
+            ax.figure.suptitle("Pushing incorrect responses down less (bold) gains on both tasks")
 
 
 def dot_and_interval(ax, y: int, x: Effect) -> None:
-    """One line of a panel, with an arrow where the value is outside, and a time of 1.1 or more."""
+    """One line of a panel, with an arrow if the value is outside on the left, and the time."""
     value, low, high = x.average.times(100)
     width = 2 if x.significant else 1
     ax.plot([low, high], [y, y], linewidth=width, solid_capstyle="butt", **sign(x))
-    if abs(value) > LIMIT:
-        edge = np.copysign(LIMIT, value)
-        ax.plot(edge, y, "<" if value < 0 else ">", clip_on=False, markersize=7, **sign(x))
-        inner = max(high, edge) + 0.9 if value < 0 else min(low, edge) - 0.9  # beside the bar
-        ax.text(inner, y, f"{value:+.0f}", va="center", ha="left" if value < 0 else "right")
+    if value < LIMITS[0]:
+        ax.plot(LIMITS[0], y, "<", clip_on=False, markersize=7, **sign(x))
+        ax.text(max(high, LIMITS[0]) + 0.9, y, f"{value:+.0f}", va="center")  # beside the bar
     else:
         ax.plot(value, y, "o", markersize=6, **dot(x))
-    time = run_times().get((x.task, x.variant), [1.0])[0]
-    note = f"x{time:.1f}" if round(time, 1) >= 1.1 else ""
+    times = run_times().get((x.task, x.variant))
+    note = f"{times[0]:.1f}" if times is not None else ""
     if x.n < len(TWELVE):
         note = f"{note} n={x.n}"
     ax.text(1.03, y, note, transform=ax.get_yaxis_transform(), va="center", color=NEUTRAL)
@@ -145,4 +148,4 @@ def draw(results: list[Effect]) -> None:
     compared = [x for x in results if x.chosen and x.variant in COMPARED]
     if compared:
         forest(TABLES / "forest.png", compared)
-        curves(TABLES / "curves.png", read_rows(ROWS))
+        curves(TABLES / "learning.png", read_rows(ROWS))

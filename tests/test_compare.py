@@ -495,7 +495,7 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     assert not [*tmp_path.glob("*.png")]
     pictures.draw(results)
     drawn = {path.name for path in tmp_path.glob("*.png")}
-    assert drawn == {"forest.png"}
+    assert drawn == {"forest.png", "learning.png"}
 
 
 def test_a_folder_of_runs_in_the_home(tmp_path, monkeypatch):

@@ -88,21 +88,27 @@ def test_lines_of_the_readme_are_the_algorithm():
 
 
 def test_the_variants_of_the_readme():
-    """A variant is missing, its link leads to another one, or its numbers are not in the table."""
-    table = README.partition("| variant | idea | `add` | `mul` |")[2].partition("\n\n")[0]
-    links = dict(re.findall(r"\[`(\w+)`\]\(advantages.py#L(\d+)\)", table))
-    assert links.keys() == VARIANTS.keys() and "eighteen variants" in README and len(links) == 19
-    code = (ROOT / "advantages.py").read_text(encoding="utf-8").splitlines()
-    for name, line in links.items():
-        assert re.match(f"(def|class) {name}\\b", code[int(line) - 1], re.IGNORECASE), name
+    """A variant or its paper is missing, its idea is not that of the code, or its points are not
+    those of the table.
+    """
+    rows = re.findall(r"^\| (.*`\w+`.*) \| (.+)<br>(.+) \|$", README, re.MULTILINE)
+    names = [name for head, *_ in rows for name in re.findall(r"`(\w+)`", head)]
+    assert sorted(names) == sorted(VARIANTS) and "eighteen ideas" in README and len(names) == 19
     page = (ROOT / "studies" / "results" / "compare.md").read_text(encoding="utf-8")
-    found = r"^\| (add|mul) \| `(\w+)(?: = rloo)?` \| [^|]* \| \d+ \| (\*?\*?[-+][0-9.]+)"
-    measured = {(task, name): x.strip("*") for task, name, x in re.findall(found, page, re.M)}
-    for line in table.splitlines()[2:]:
-        name = re.search(r"`(\w+)`", line)[1]
-        cells = [x.strip(" *") for x in line.split("|")[3:5]]
-        expected = [measured[task, name] for task in ("add", "mul")]
-        assert cells == (["0", "0"] if name == "grpo" else expected), name
+    found = r"^\| (add|mul) \| `(\w+)(?: = rloo)?` \| [^|]* \| 12 \| (\*?\*?[-+][0-9.]+)"
+    points = {
+        (task, name): x + "**" * ("*" in x) for task, name, x in re.findall(found, page, re.M)
+    }
+    for head, idea, numbers in rows:
+        name, *others = re.findall(r"`(\w+)`", head)
+        first, source, *_ = inspect.getdoc(VARIANTS[name]).splitlines()
+        assert others or idea == first
+        assert re.findall(r"/abs/([\d.]+)", head)[:1] == re.findall(r"arXiv (\d{4}\.\d{5})", source)
+        assert ("¹" in head) == source.startswith("Experiment")
+        if name != "grpo" and ("add", name) in points:
+            assert numbers == f"`add` {points['add', name]}, `mul` {points['mul', name]}", name
+        else:
+            assert numbers in ("the reference", "being measured anew")
 
 
 def test_own_variant_of_the_readme():
