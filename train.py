@@ -231,7 +231,8 @@ def show_group(trained: Rollout) -> None:
     if correct[p].all() or not correct[p].any():
         say("\nNo group of the last step has a correct and an incorrect response.")
         return
-    say(f"\nTwo responses to {problem.prompt} and their tokens' advantages (a dot: the same again)")
+    prompt = problem.prompt.replace(" ", "")
+    say(f"\nTwo responses to {prompt} and the advantages of their tokens (a dot: the same again):")
     spread = trained.A[p].where(trained.mask[p], trained.A[p, :, :1]).std(-1)  # (G,)
     for kind in (True, False):
         i = spread.masked_fill(correct[p] != kind, -1.0).argmax()

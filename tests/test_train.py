@@ -501,7 +501,7 @@ def test_a_group_is_shown_token_by_token(task, capsys):
     cut_off = "," * len(p.solution + EOS)
     train.show_group(x := made_up([p], [[cut_off, p.solution + EOS]], [[0.0, 1.0]]))
     _, title, *shown = capsys.readouterr().out.splitlines()
-    assert p.prompt in title
+    assert p.prompt.replace(" ", "") in title
     assert shown[::3] == [f"sampled {p.solution}, reward 1", f"sampled []{cut_off}, reward 0"]
     for i, (_, characters, numbers) in {1: shown[:3], 0: shown[3:]}.items():
         width = len(numbers) // len(cut_off)
@@ -522,7 +522,7 @@ def test_the_group_that_is_shown_is_nearest_to_half_correct(capsys):
     x.A[2, 1:3] *= 3  # the advantages of these two differ most
     train.show_group(x)
     _, title, right, text, A, wrong, *_ = capsys.readouterr().out.splitlines()
-    assert problems[2].prompt in title
+    assert "99+33=" in title
     assert right.endswith("#2, reward 1") and wrong.endswith("#3, reward 0")
     assert text.split() == ["#", "2", "$"] and len(A) == len(text)
     train.show_group(made_up(problems, groups, [FAIL, PASS, FAIL]))
