@@ -106,7 +106,7 @@ def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
         for label, name in zip(axes[0][0].get_yticklabels(), names):
             label.set_fontweight("bold" if name in ADVISED else "normal")
         if {*TASKS} <= {*tasks}:
-            ax.figure.suptitle("Pushing incorrect responses down less (bold) gains on both tasks")
+            ax.figure.suptitle("half and pos_only (bold) gain on both tasks")
 
 
 def dot_and_interval(ax, y: int, x: Effect) -> None:
