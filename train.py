@@ -25,7 +25,7 @@ from tasks import EOS, PAD_ID, TASKS, TOKENIZER, Task, make_problems, mark_mista
 
 
 def train(args: Namespace, model: GPT):
-    """The loop over training steps. Yields rollout, trained rollout (with A), metrics of each."""
+    """The loop. After each step it yields the rollout, the same with A, and the step's metrics."""
     task = TASKS[args.task]
     pool = make_problems(task, held=False)
     order = np.random.default_rng(args.seed)
@@ -287,8 +287,8 @@ OTHERS = {"aggregate": "token", "loss_type": "grpo", "cull": False}
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
     """The command line as settings. A bad one raises SystemExit(2) after one line of error.
 
-    What is not given is as LOSS has it for the variant, else the default. A --loss-type that is not
-    the variant's own brings its own clip range and aggregate.
+    What is not given is as LOSS has it for the variant, else the default. If --loss-type is another
+    one than the variant's, clip range and aggregate are as LOSS has them for that loss type.
     """
     cli = ArgumentParser("train.py", SUPPRESS, argument_default=SUPPRESS)
     cli.formatter_class = RawDescriptionHelpFormatter  # the list of variants keeps its lines
