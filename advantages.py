@@ -357,7 +357,7 @@ def process(rollout: Rollout) -> Tensor:
     or merges steps gets 0 for what it lacks. mu and sigma are the mean and the standard deviation
     of R over the K G steps of the group, which gets 0 if all of them are correct or all incorrect.
     In the paper a trained model judges the steps. Here the solution does, and no other variant may
-    read it.
+    read its steps.
     """
     R, places = step_rewards(rollout)
     steps = places.sum(-1, keepdim=True) * R.size(1)  # K G, (P, 1, 1)

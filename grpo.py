@@ -66,8 +66,9 @@ We depart from the original, arXiv 2402.03300, in six ways:
 - Without a KL term, groups whose advantages are all 0 are not read: they have no gradient. If no
   group is left, we make no optimiser step: Adam's momentum would move the weights even then.
 - A gradient longer than `max_grad_norm`, 0.01, is scaled down to it. Nearly all are longer, so
-  variants differ only by direction. This makes `dr_grpo` and `rloo` one algorithm here: both only
-  scale the gradient of a training step, and the limit sets its length.
+  variants differ only by direction. (The mean of gradients of one length is not along their mean:
+  this is a bias of its own, in all variants.) `dr_grpo` and `rloo` are one algorithm here: both
+  only scale the gradient of a training step by a number, and the limit sets its length.
 """
 
 from dataclasses import dataclass, field, replace

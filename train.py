@@ -99,7 +99,7 @@ def warm_up(model: GPT, task: Task, seed: int, steps=2000) -> tuple[int, float]:
         h, _ = model(batch[:, :-1])
         logits = model.unembed(h[:, start - 1 :]).transpose(1, 2)  # (64, V, L - start)
         descend(optimizer, cross_entropy(logits, batch[:, start:], ignore_index=PAD_ID))
-        if step % 20 == 0:
+        if step % 20 == 0 or step == steps:
             correct = sample_rollout(model, task, problems[::8], 1).rewards.mean().item()
             if correct >= task.share:
                 break
@@ -240,7 +240,7 @@ def show_group(trained: Rollout) -> None:
         say(f"sampled {text}, reward {trained.rewards[p, i]:g}")
         real = trained.mask[p, i]
         say("".join(f"{x:>4}" for x in TOKENIZER.decode(trained.tokens[p, i][real].tolist())))
-        A = [f"{round(a, 1) + 0.0:g}" for a in trained.A[p, i][real].tolist()]  # 0.0: not -0
+        A = [f"{round(a, 1) + 0.0:g}".replace("-0.", "-.") for a in trained.A[p, i][real].tolist()]
         say("".join(f"{'.' if a == b else a:>4}" for a, b in zip(A, [None, *A])))
 
 
