@@ -2,6 +2,7 @@
 
 import builtins
 import csv
+import io
 import json
 import os
 import re
@@ -9,7 +10,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,13 +21,14 @@ from advantages import VARIANTS
 from grpo import sample_rollout
 from tasks import ADD, MUL, SUM, TASKS
 from test_grpo import fewer_problems, ids, tiny_gpt
-from tools import ask, curves
+from tools import ask, curves, print_anything
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """The folder of a small run of two steps, which begins with random weights."""
     fewer_problems(20, monkeypatch)
+    monkeypatch.setattr(ask, "make_problems", train.make_problems)
     monkeypatch.setattr(train, "base_model", lambda args: train.new_model(args))
     monkeypatch.chdir(tmp_path)
     train.main("--layers 1 --width 8 --steps 2 --prompts 4 --group-size 2".split())
@@ -120,7 +124,8 @@ def shown(name: str, texts: list[str], monkeypatch, capsys, rewards=None) -> lis
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch, "multinomial", draw)
             rollout = sample_rollout(model, ADD, [nines] * len(problems), G, temperature)
-        rollout.rewards[:] = torch.tensor([float(text.endswith("#132")) for text in texts])
+        real = [float(text.endswith("#132")) for text in texts]
+        rollout.rewards[:] = torch.tensor(rewards or real)
         return rollout
 
     monkeypatch.setattr(ask, "sample_rollout", sample)
@@ -197,27 +202,47 @@ def test_a_group_without_a_push_says_why(texts, kind, monkeypatch, capsys):
     assert "as grpo does" not in critic and "teaches nothing" not in critic
 
 
-def test_the_group_that_is_found_differs_most_from_grpos(folder, monkeypatch, capsys):
-    """A group in which the variant does what grpo does, though another group differs."""
-    rewards = torch.zeros(64, 8)
-    rewards[5, :4] = 1.0  # the most mixed
-    rewards[9, 0] = 1.0
-    found = []
+def test_rewards_between_0_and_1(monkeypatch, capsys):
+    """With a reward of one's own, half a reward is shown as 0, or counted as a correct answer."""
+    lines = "\n".join(shown("grpo", TEXTS, monkeypatch, capsys, [1, 0.5, 0.3, 0.0] * 2))
+    assert "Correct answers: 2 of 8." in lines
+    assert all(f"  reward {x}" in lines for x in ("1\n", "0.5  ", "0.3  ", "0  "))
+    lines = "\n".join(shown("grpo", TEXTS, monkeypatch, capsys, [0.5, 0.0] * 4))
+    assert "Correct answers: 0 of 8." in lines and "The group is" not in lines
+    lines = "\n".join(shown("grpo", TEXTS, monkeypatch, capsys, [0.5] * 8))
+    assert "Correct answers: 0 of 8." in lines and "The group is of equal rewards: " in lines
+
+
+@pytest.mark.parametrize("own, p", [("grpo", 2), ("nope", 2), ("pos_only", 2), ("maxrl", 5)])
+def test_the_runs_variant_picks_the_group(own, p, folder, monkeypatch, capsys):
+    """With --variant, or with the problem that was shown, there are other responses; a group that
+    was picked looks like a typical one; a task of one's own has fewer held-out problems.
+    """
+    summary = folder / "summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"variant": own}))
+    held = train.make_problems(ADD, held=True)
+    drawn = []
 
     def sample(model, task, problems, *sizes, **more):
         rollout = sample_rollout(model, task, problems, *sizes, **more)
-        rollout.rewards = rewards.clone()
-        found.append([problem.prompt.replace(" ", "") for problem in problems])
+        rollout.rewards[:] = 0.0
+        rollout.rewards[2, :4] = rollout.rewards[5, 0] = 1.0  # 2 is the most mixed
+        drawn[:] = [problem.prompt.replace(" ", "") for problem in problems]
         return rollout
 
     monkeypatch.setattr(ask, "sample_rollout", sample)
-    for name, p in (("grpo", 5), ("pos_only", 5), ("maxrl", 9)):
+    why = "one that {} pushes most differently from grpo." * (own in ("pos_only", "maxrl"))
+    why = why.format(own) or "most mixed one."
+    found = []
+    for name, *problem in (["half"], ["grpo"], ["half", p]):
         capsys.readouterr()
-        ask.main([str(folder), "--group", "--variant", name])
-        assert capsys.readouterr().out.startswith(found[0][p]), name
-    rewards[:] = 1.0
-    ask.main([str(folder), "--group", "--variant", "grpo"])
-    assert capsys.readouterr().out.startswith("All responses of each of 64 groups are equally good")
+        problem = [drawn[i] for i in problem]
+        ask.main([str(folder), "--group", "--variant", name, *problem])
+        prompt, *lines = capsys.readouterr().out.splitlines()
+        assert prompt == drawn[p] and len(drawn) == len({*drawn}) == len(held)
+        assert (f"Of {len(held)} groups, this is the {why}" in lines) != bool(problem)
+        found.append([line for line in lines if "  reward " in line])
+    assert found[0] == found[1] == found[2] and len(found[0]) > 1
 
 
 def test_colours_are_for_a_terminal_and_can_be_turned_off(monkeypatch, capsys):
@@ -257,9 +282,12 @@ def test_what_ask_refuses(folder, capsys):
     assert "python -m tools.ask" in refused(capsys, ask, folder)
     assert "absent is not the folder" in refused(capsys, ask, "absent", "34+71")
     whole = (folder / "summary.json").read_text()
-    for broken in ("", whole[:100], "[]", "{}", "null", json.dumps({"task": "add", "layers": 99})):
+    other = whole.replace('"task": "add"', '"task": "mine"')
+    for broken in ("", whole[:100], "[]", "{}", "null", '{"task": "add", "layers": 99}', other):
         (folder / "summary.json").write_text(broken)
-        assert "not the folder of a finished run" in refused(capsys, ask, folder, "34+71")
+        assert "not the folder of a finished run of a known task" in refused(
+            capsys, ask, folder, "34+71"
+        )
     (folder / "summary.json").write_text(whole.replace('"width": 8', '"width": 16'))
     assert "not the folder of a finished run" in refused(capsys, ask, folder, "34+71")
     (folder / "summary.json").write_text(whole)
@@ -267,36 +295,6 @@ def test_what_ask_refuses(folder, capsys):
     assert "not the folder of a finished run" in refused(capsys, ask, folder, "34+71")
     (folder / "model.pt").unlink()
     assert "not the folder of a finished run" in refused(capsys, ask, folder, "34+71")
-
-
-def test_curves_begin_at_step_0(folder, tmp_path, monkeypatch, capsys):
-    """A curve without its beginning; shares for percent; two runs that cannot be told apart."""
-    pytest.importorskip("matplotlib")
-    from matplotlib.figure import Figure
-
-    figures = []
-    save = Figure.savefig
-    monkeypatch.setattr(
-        Figure, "savefig", lambda self, *to, **how: (figures.append(self), save(self, *to, **how))
-    )
-    rows = [*csv.DictReader((folder / "metrics.csv").read_text().splitlines())]
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "metrics.csv").write_bytes((folder / "metrics.csv").read_bytes())
-    curves.main([str(folder), "other"])
-    assert Path("curves.png").read_bytes()[:4] == b"\x89PNG"
-    (figure,) = figures
-    panels = dict(zip(curves.PANELS, figure.axes))
-    for name, ax in panels.items():
-        first, second = ax.lines
-        steps = [0, 2] if name in ("sampled", "greedy") else [1, 2]
-        assert first.get_xdata().tolist() == steps
-        scale = 100 if ax.get_title().endswith("%") else 1
-        values = [scale * float(row[name]) for row in rows if row[name]]
-        assert first.get_ydata().tolist() == pytest.approx(values)
-        assert first.get_marker() in (None, "None")  # no mark looks like data
-        assert first.get_color() != second.get_color()
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [str(folder), "other"]
 
 
 @pytest.fixture
@@ -313,6 +311,26 @@ def drawn(monkeypatch):
     return figures
 
 
+def test_curves_begin_at_step_0(folder, tmp_path, drawn):
+    """A curve without its beginning; shares for percent; two runs that cannot be told apart."""
+    rows = [*csv.DictReader((folder / "metrics.csv").read_text().splitlines())]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "metrics.csv").write_bytes((folder / "metrics.csv").read_bytes())
+    curves.main([str(folder), "other"])
+    assert Path("curves.png").read_bytes()[:4] == b"\x89PNG"
+    (figure,) = drawn
+    panels = dict(zip(curves.PANELS, figure.axes))
+    for name, ax in panels.items():
+        first, second = ax.lines
+        steps = [0, 2] if name in ("sampled", "greedy") else [1, 2]
+        assert first.get_xdata().tolist() == steps
+        scale = 100 if ax.get_title().endswith("%") else 1
+        values = [scale * float(row[name]) for row in rows if row[name]]
+        assert first.get_ydata().tolist() == pytest.approx(values)
+        assert first.get_marker() in (None, "None")  # no mark looks like data
+        assert first.get_color() != second.get_color()
+
+
 def copies(folder, *names):
     for name in names:
         Path(name).mkdir()
@@ -325,32 +343,41 @@ def test_every_run_has_a_line_of_its_own(folder, drawn):
     copies(folder, *names)
     curves.main(names)
     (legend,) = drawn[0].legends
-    assert [text.get_text().replace("\\$", "$") for text in legend.get_texts()] == names
+    labels = [text.get_text().replace("\\$", "$") for text in legend.get_texts()]
+    assert labels == [f"{name}: not finished" for name in names]
     for ax in drawn[0].axes:
         looks = {(x.get_color(), x.get_linestyle()) for x in ax.lines}
         assert len(looks) == len(ax.lines) == 8
 
 
-def test_what_is_measured_in_every_step_is_faint_and_its_mean_bold(folder, drawn, monkeypatch):
-    """Noise that hides the curve; a mean before its ten steps; a title without a result."""
+def test_what_is_measured_in_every_step_is_faint_and_its_mean_bold(folder, drawn):
+    """Noise that hides the curve; a mean before its ten steps."""
     rows = (folder / "metrics.csv").read_text().splitlines()
     cells = dict(zip(rows[0].split(","), rows[-1].split(",")))
     more = [
         ",".join({**cells, "step": str(n), "reward": str(n / 100)}.values()) for n in range(3, 60)
     ]
     (folder / "metrics.csv").write_text("\n".join([*rows, *more]) + "\n")
-    import matplotlib
-
-    monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)  # somebody's matplotlibrc
     curves.main([str(folder)])
     faint, bold = drawn[0].axes[2].lines
     assert faint.get_alpha() < 0.5 and bold.get_alpha() is None and len(faint.get_xdata()) == 59
     values = faint.get_ydata()
     assert bold.get_ydata()[0] == pytest.approx(sum(values[:10]) / 10)
     assert bold.get_xdata()[0] == pytest.approx(5.5)
-    title = drawn[0].get_suptitle()
-    assert re.search(r": sampled accuracy \d+\.\d -> \d+\.\d % \(one sample a problem\)$", title)
+
+
+def test_the_title_has_the_result_that_the_run_printed(folder, drawn):
+    """Another measure than in the last lines of the run, or a result of a run that was stopped."""
+    summary = folder / "summary.json"
+    whole = json.loads(summary.read_text()) | {"base_sampled": 0.13895, "final_sampled": 0.9556}
+    summary.write_text(json.dumps(whole))
+    curves.main([str(folder)])
+    assert drawn[0].get_suptitle() == f"{folder}: sampled accuracy 13.9% -> 95.6%"
     assert not drawn[0].legends  # it would repeat the title
+    whole["final_sampled"] = []
+    for text in ("", "[]", "null", "{}", json.dumps(whole)[:99], json.dumps(whole)):
+        summary.write_text(text)
+        assert curves.title_of(folder) == f"{folder}: not finished"
 
 
 def test_a_torn_last_row_is_left_out_and_said(folder, drawn, capsys):
@@ -392,15 +419,6 @@ def test_curves_name_the_line_that_is_torn_or_foreign(line, old, new, said, fold
     assert not Path("curves.png").exists()
 
 
-def test_a_run_with_nothing_but_a_header_is_named(folder, drawn, capsys):
-    """The next run's line gets its name."""
-    copies(folder, "begun")
-    Path("begun", "metrics.csv").write_text(
-        (folder / "metrics.csv").read_text().split("\n")[0] + "\n"
-    )
-    assert "begun has no row yet" in refused(capsys, curves, "begun", folder)
-
-
 @pytest.mark.parametrize("given, written", [("pic", "pic.png"), ("a.b.svg", "a.b.svg")])
 def test_the_picture_is_where_the_tool_says(given, written, folder, drawn, capsys):
     """A name without an ending, to which matplotlib adds one; a part of a picture beside it."""
@@ -424,8 +442,7 @@ def test_a_picture_is_not_of_somebodys_settings(folder, drawn, monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no such paths")
-@pytest.mark.parametrize("name", ["\u00e9", "\u8dd1", os.fsdecode(b"caf\xe9")])
-def test_paths_that_standard_output_cannot_show(name, folder):
+def test_paths_that_standard_output_cannot_show(folder, name=os.fsdecode(b"\xe8\xb7\x91\xe9")):
     """A traceback at the end of what went well, because a path is not of this encoding."""
     folder.rename(name)
     environment = os.environ | {"PYTHONPATH": str(Path(train.__file__).parent)}
@@ -437,24 +454,11 @@ def test_paths_that_standard_output_cannot_show(name, folder):
 
 
 def test_a_picture_in_the_home(folder, drawn, tmp_path, monkeypatch):
-    """--out=~/a.png, which no shell expands, is refused; a link to nothing ends in a traceback."""
+    """--out=~/a.png, which no shell expands, is refused."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     curves.main([str(folder), "--out=~/a.png"])
     assert (tmp_path / "home" / "a.png").exists()
-    Path("link.png").symlink_to("nothing.png")
-    curves.main([str(folder), "--out=link.png"])
-    assert Path("link.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_a_picture_that_cannot_be_written_leaves_the_old_one(folder, drawn, monkeypatch, capsys):
-    """A full disk in the middle of a picture destroys the one that was there."""
-    Path("curves.png").write_bytes(b"old")
-    full = lambda self, to, **how: Path(to).write_bytes(b"half") and 1 / 0  # noqa: E731
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
-    with pytest.raises(ZeroDivisionError):
-        curves.main([str(folder)])
-    assert Path("curves.png").read_bytes() == b"old" and not [*Path().glob("*.part")]
 
 
 def test_what_curves_refuses(folder, tmp_path, monkeypatch, capsys):
@@ -475,6 +479,22 @@ def test_what_curves_refuses(folder, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(builtins, "__import__", without)
     assert "python -m pip install matplotlib" in refused(capsys, curves, folder)
+
+
+def test_standard_output_that_is_not_a_file(monkeypatch):
+    """A traceback in a notebook (%run -m tools.ask), in IDLE or without a console."""
+    for stdout in (io.StringIO(), None):
+        monkeypatch.setattr(sys, "stdout", stdout)
+        print_anything()
+
+
+@pytest.mark.parametrize("number, said", [("0", "must be 1 or more, not 0"), ("x", "invalid")])
+def test_jobs_of_a_study(number, said, capsys):
+    """A traceback of ProcessPoolExecutor."""
+    common = pytest.importorskip("studies.common", exc_type=ImportError)
+    with pytest.raises(SystemExit):
+        common.options("A study.", range(1), ("add",)).parse_args(["--jobs", number])
+    assert f"error: argument --jobs: {said}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("tool", [ask, curves])
@@ -499,3 +519,39 @@ def test_a_reader_may_leave_before_the_end(folder, program):
     done = subprocess.run(command, env=environment, **pipes)
     os.close(written)
     assert (done.stderr, done.returncode) == (b"", -signal.SIGPIPE)
+
+
+@pytest.mark.parametrize("name", ["half", "pos_only"])
+def test_the_code_of_trainers_gives_these_advantages(name, monkeypatch):
+    """What engineers copy into verl or TRL has another factor, mixes groups or is NaN."""
+    page = (Path(train.__file__).parent / "tools" / "trainers.md").read_text("utf-8")
+    in_trl, in_verl = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    rewards = torch.randint(2, (6, 8)).float()
+    rewards[0], rewards[1], rewards[2] = torch.eye(8)[3], 0.0, 1.0
+    rollout = SimpleNamespace(rewards=rewards)
+    expected = VARIANTS[name](rollout).view(-1, 1)
+
+    class GRPOTrainer:
+        def _generate_and_score_completions(self, inputs):
+            return {"advantages": VARIANTS["grpo"](inputs).view(-1)}
+
+    found = {}
+    core = SimpleNamespace(register_adv_est=lambda key: lambda f: found.setdefault(key, f))
+    monkeypatch.setitem(sys.modules, "trl", SimpleNamespace(GRPOTrainer=GRPOTrainer))
+    monkeypatch.setitem(sys.modules, "verl.trainer.ppo.core_algos", core)
+    for code in (in_trl, in_verl):  # the comment of a line says what stands there for pos_only
+        other = re.sub(r"torch\.where\(A < 0.*?# pos_only: (.*)", r"\1", code)
+        exec(code if name == "half" else other, found)
+    batch = found["HalfTrainer"]()._generate_and_score_completions(rollout)
+    torch.testing.assert_close(batch["advantages"][:, None], expected)
+
+    mask = torch.arange(5) < torch.randint(1, 6, (49, 1))
+    mask[48] = False  # verl pads with a row that has a group of its own
+    token_level_rewards = torch.zeros(49, 5)
+    token_level_rewards[:48, 0] = rewards.view(-1)
+    index = np.array([uid for uid in "abcdef" for _ in range(8)] + ["padding"], dtype=object)
+    order = torch.randperm(49)
+    how = {"response_mask": mask[order], "index": index[order.numpy()]}
+    A, _ = found["half"](token_level_rewards=token_level_rewards[order], config=None, **how)
+    expected = torch.cat([expected, torch.zeros(1, 1)])[order] * mask[order]
+    torch.testing.assert_close(A, expected * (7 / 8) ** 0.5)  # verl divides by G - 1

@@ -13,5 +13,5 @@ def end_with_the_reader() -> None:
 
 def print_anything() -> None:
     """From now on standard output shows what it cannot encode, as in a path, with a backslash."""
-    if sys.stdout:
+    if hasattr(sys.stdout, "reconfigure"):  # a notebook's and IDLE's have not
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -4,10 +4,10 @@ Prints the solution, then four responses at temperature 1 and the greedy one, ea
 and with [ ] around its first mistake.
 
 With --group it prints a group of eight responses and how a variant pushes each of their tokens.
---variant chooses another one than that of the run. Without a problem it shows the one of 64 groups
-that the variant pushes most differently from grpo. If it pushes all of them alike, it shows the
-most mixed one. A group is always drawn and pushed with 63 others, because some variants look at the
-batch.
+Without a problem it shows the one of 64 groups that the run's variant pushes most differently from
+grpo. If it pushes all of them as grpo does, it shows the most mixed one. --variant NAME shows how
+another variant would push the same responses. A group is always drawn and pushed with the others,
+because some variants look at the batch.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import torch
 
 import train
 from advantages import VARIANTS, grpo, with_advantages
-from grpo import sample_rollout
+from grpo import Rollout, sample_rollout
 from tasks import TASKS, TOKENIZER, Problem, Task, make_problems, mark_mistake
 from tools import end_with_the_reader
 
@@ -95,47 +95,60 @@ def in_words(pushes: list[float]) -> str:
     return ", ".join(f"{size} on {n} token{'s' * (n > 1)}" for size, n in counts.items())
 
 
-def show_group(args, model, problem: Problem | None, name: str) -> None:
-    """Prints a group, and under each response how the variant pushes its tokens.
+def pushed(rollout: Rollout, name: str) -> tuple[Rollout, torch.Tensor]:
+    """The rollout with A of a variant, and by how much each group's differs from grpo's, (P,)."""
+    variant = VARIANTS.get(name, grpo)  # somebody's own may be missing
+    trained = with_advantages(rollout, grpo if isinstance(variant, type) else variant)
+    difference = (trained.A - grpo(rollout)[..., None]).abs() * trained.mask
+    return trained, difference.sum((1, 2)) / trained.mask.sum((1, 2))  # the mean over tokens
 
-    The group is that of the problem, or of 64 the one that differs most from grpo's.
+
+def show_group(args, model, problem: Problem | None, name: str) -> None:
+    """Prints a group, and under each response how the variant `name` pushes its tokens.
+
+    The group is that of the problem. If there is none, the run's own variant picks it.
     """
     task = TASKS[args.task]
     generator = torch.Generator().manual_seed(0)
-    first, *others = random.Random(0).choices(make_problems(task, held=True), k=64)
-    problems = [problem or first, *others]
+    pool = make_problems(task, held=True)
+    problems = random.Random(0).sample(pool, min(64, len(pool)))
+    if problem and problem not in problems:
+        problems[0] = problem
     rollout = sample_rollout(model, task, problems, 8, args.temperature, generator=generator)
     network = isinstance(VARIANTS[name], type)
-    trained = with_advantages(rollout, grpo if network else VARIANTS[name])
+    trained, differs = pushed(rollout, name)
     plain = grpo(rollout)  # (P, G)
-    difference = (trained.A - plain[..., None]).abs() * trained.mask
-    differs = difference.sum((1, 2)) / trained.mask.sum((1, 2))  # (P,), the mean over tokens
-    mixed = rollout.rewards.var(1)
-    p = 0 if problem else int((differs if differs.any() else mixed).argmax())
-    if not problem and not mixed.any():
-        print("All responses of each of 64 groups are equally good, so none of them is mixed.\n")
-    problem = rollout.problems[p]
-    correct = int(rollout.rewards[p].sum())
+    picked = f"Of {len(problems)} groups, this is the"
+    if problem:
+        p, picked = problems.index(problem), ""
+    elif (own := pushed(rollout, args.variant)[1]).any():
+        p = own.argmax()
+        picked += f" one that {args.variant} pushes most differently from grpo.\n"
+    else:
+        p = rollout.rewards.var(1).argmax()
+        picked += " most mixed one.\n"
+    problem = problems[p]
+    correct = int((rollout.rewards[p] == 1).sum())
     group = (rollout.texts, trained.tokens, trained.mask, trained.A, rollout.rewards, plain)
     responses = sorted(zip(*(x[p] for x in group)), key=lambda x: -x[4])  # correct ones first
     blocks = Counter()  # a response with its pushes: how many of the group are the same
-    for text, tokens, mask, A, reward, plain in responses:
+    for text, tokens, mask, A, reward, usual in responses:
         _, remark = mark_mistake(problem, text, reward)
         shown = TOKENIZER.decode(tokens[mask].tolist())
-        weaker = (A * plain > 0) & (A.abs() < 0.999 * plain.abs())  # the same direction
+        weaker = (A * usual > 0) & (A.abs() < 0.999 * usual.abs())  # the same direction
         push = A.sign() * (2 - weaker.int())
         marks = "".join("-d0u+"[int(n) + 2] for n in push[mask])
         painted = ["".join(paint(x, a) for x, a in zip(y, push[mask])) for y in (shown, marks)]
-        response = f"{painted[0]}  reward {reward:.0f}  {remark}".rstrip()
+        response = f"{painted[0]}  reward {reward:g}  {remark}".rstrip()
         blocks[f"{response}\n      {painted[1]}  {in_words(A[mask].tolist())}"] += 1
     print(f"{problem.prompt.replace(' ', '')}\n  {problem.solution}$  solution\n")
-    print(f"Correct answers: {correct} of 8. Equal responses are shown once and counted.")
+    print(f"{picked}Correct answers: {correct} of 8. Equal responses are shown once and counted.")
     print(f"Under each are the advantages of {name} (--variant NAME shows another's):")
     used = {*"".join(block.split("\n")[1].split()[0] for block in blocks)}
     weaker = "; u up and d down, but weaker than grpo" * bool(used & {*"ud"})
     print(f"+ up, - down, 0 no push{weaker}. $ is the end.")
-    if correct in (0, 8):
-        kind = "all-pass" if correct else "all-fail"
+    if not plain[p].any():
+        kind = {0: "all-fail", 1: "all-pass"}.get(rollout.rewards[p, 0].item(), "of equal rewards")
         print(f"The group is {kind}: for grpo no response is better than another. It pushes none.")
     if name != "grpo" and not network and not differs[p]:
         print(f"{name} pushes this group as grpo does.")
@@ -161,12 +174,12 @@ def main(argv: list[str]) -> None:
         args, model = finished(options.run)
         task = TASKS[args.task]
     except Exception as error:  # which one depends on what a broken file holds
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:100]
-        parser.error(f"{options.run} is not the folder of a finished run ({reason})")
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:100]
+        parser.error(f"{options.run} is not the folder of a finished run of a known task ({why})")
     text = " ".join(options.problem)
     problem = asked(task, text)
     if problem is None and (text or not options.group):
-        rule = RULES.get(args.task, f"one like {task.longest.prompt}")
+        rule = RULES.get(args.task, f"one like {task.longest.prompt.strip()}")
         parser.error(f"{text[:40]!r} is not a problem of {args.task}; give {rule}")
     if options.variant and not options.group:
         parser.error("--variant says how a group is pushed, so it needs --group")
@@ -181,7 +194,7 @@ def main(argv: list[str]) -> None:
         rollout = sample_rollout(model, task, [problem], samples, temperature)
         for text, reward in zip(rollout.texts[0], rollout.rewards[0]):
             text, remark = mark_mistake(problem, text, reward)
-            print(f"  {kind:10}{text:{width}}  reward {reward:.0f}  {remark}".rstrip())
+            print(f"  {kind:10}{text:{width}}  reward {reward:g}  {remark}".rstrip())
 
 
 if __name__ == "__main__":

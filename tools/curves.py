@@ -1,10 +1,12 @@
 """Curves of your own runs: python -m tools.curves RUN [RUN ...] [--out curves.png]
 
 RUN is the folder of a run, for example runs/add-grpo-seed0. A panel for each of some columns of
-metrics.csv, which tools/README.md defines, with a line for each run.
+metrics.csv, which tools/README.md defines, with a line for each run. The title, or the legend of
+several runs, has sampled accuracy before and after training, as summary.json has it.
 """
 
 import argparse
+import json
 import os
 import sys
 from itertools import product
@@ -31,9 +33,7 @@ MEAN = 10  # training steps of the bold line
 
 def left_out(path: Path, *_) -> None:
     """Says it of a last row that is torn: a full disk may leave one."""
-    print(
-        f"{path.parent}: the last row of metrics.csv is torn, so it is left out.", file=sys.stderr
-    )
+    print(f"{path.parent}: the last row of metrics.csv is torn: left out.", file=sys.stderr)
 
 
 def metrics(run: Path) -> list[Row]:
@@ -53,17 +53,19 @@ def read(run: Path) -> dict[str, list[tuple[float, float]]]:
     return curves
 
 
-def title_of(run: str, curves: dict[str, list]) -> str:
-    """The result in words: how sampled accuracy has changed in the rows of metrics.csv."""
-    shares = [share for _, share in curves["sampled"]]
-    name = Path(run).name.replace("$", r"\$")  # else it begins a formula
-    if not shares:
-        return name
-    return f"{name}: sampled accuracy {shares[0]:.1f} -> {shares[-1]:.1f} % (one sample a problem)"
+def title_of(run: Path) -> str:
+    """The run and its result in the last lines that it printed, if it is finished."""
+    result = "sampled accuracy {base_sampled:.1%} -> {final_sampled:.1%}"
+    try:
+        result = result.format(**json.loads((run / "summary.json").read_text()))
+    except (LookupError, OSError, TypeError, ValueError):  # missing, or not a run's
+        result = "not finished"
+    # No font has a half character, and a $ would begin a formula.
+    return f"{run}: {result}".encode(errors="backslashreplace").decode().replace("$", r"\$")
 
 
-def draw(runs: dict[str, dict], out: Path) -> None:
-    """A line for each run in each panel; the names of the runs are below.
+def draw(runs: dict[Path, dict], out: Path) -> None:
+    """A line for each run in each panel; the names of the runs are above or below.
 
     What is measured in every training step is faint, and its mean over ten steps is bold.
     """
@@ -73,39 +75,28 @@ def draw(runs: dict[str, dict], out: Path) -> None:
     with style.context("default"):  # whatever somebody's matplotlibrc asks for
         figure = Figure(figsize=(10.5, 6 + 0.2 * len(runs)), layout="constrained")
         draw_panels(figure, runs)
-        save(figure, out)
+        figure.savefig(out, dpi=150)
 
 
-def draw_panels(figure, runs: dict[str, dict]) -> None:
+def draw_panels(figure, runs: dict[Path, dict]) -> None:
     for ax, (name, title) in zip(figure.subplots(2, 3).flat, PANELS.items()):
         ax.set(title=title, xlabel="training step")
-        for (colour, dashes), (run, curves) in zip(LOOKS, runs.items()):
+        for (colour, dashes), curves in zip(LOOKS, runs.values()):
             points = np.reshape(curves[name], (-1, 2)).T  # (2, 0) if there are none
             if points.shape[1] > 2 * MEAN and name not in ("sampled", "greedy"):
-                ax.plot(*points, color=colour, linewidth=0.8, alpha=0.25, label="_every step")
+                ax.plot(*points, color=colour, linewidth=0.8, alpha=0.25)
                 ax.set_xlabel("training step (bold: mean of ten)")
                 points = [np.convolve(x, np.full(MEAN, 1 / MEAN), "valid") for x in points]
-            ax.plot(*points, color=colour, linewidth=2, linestyle=dashes, label=run)
+            ax.plot(*points, color=colour, linewidth=2, linestyle=dashes)
         if title.endswith("%"):
             ax.set_ylim(-2, 102)
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.3)
+    titles = [title_of(run) for run in runs]
     if len(runs) == 1:
-        figure.suptitle(title_of(*[*runs.items()][0]), fontweight="bold")
-        return
-    names = [name.replace("$", r"\$") for name in runs]  # else it begins a formula
-    lines = [line for line in figure.axes[0].lines if line.get_alpha() is None]
-    figure.legend(lines, names, loc="outside lower center")
-
-
-def save(figure, out: Path) -> None:
-    """Writes the picture, which is whole or not there."""
-    part = out.with_name(f"{out.name}.part")  # renamed when it is whole
-    try:
-        figure.savefig(part, dpi=150, format=out.suffix[1:])
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
+        figure.suptitle(*titles, fontweight="bold")
+    else:
+        figure.legend(figure.axes[0].lines, titles, loc="outside lower center")
 
 
 def main(argv: list[str]) -> None:
@@ -116,23 +107,19 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", default="curves.png", help="the picture: .png, .pdf or .svg")
     options = parser.parse_args(argv)
     out = Path(os.path.expanduser(options.out))  # no shell does this in --out=~/x.png
-    if not out.suffix:
-        out = out.with_name(f"{out.name}.png")
+    out = out.with_suffix(out.suffix or ".png")
     if len(options.runs) > len(LOOKS):
         parser.error(f"at most {len(LOOKS)} runs can be told apart in one picture")
     runs = {}
     for run in options.runs:
-        name = os.fsencode(run).decode(errors="backslashreplace")  # no font has a half character
         try:
-            runs[name] = read(run)
+            runs[run] = read(run)
         except OSError:
             parser.error(f"{run} is not the folder of a run: no metrics.csv of train.py is in it")
-        if not any(runs[name].values()):
-            parser.error(f"{run} has no row yet: its run stopped before training")
     try:
         draw(runs, out)
-    except ImportError:
-        parser.error("matplotlib is missing: python -m pip install matplotlib")
+    except ImportError as error:
+        parser.error(f"{error}; for the curves: python -m pip install matplotlib")
     except (OSError, ValueError) as error:
         parser.error(f"{out} cannot be written: {error}")
     print(f"The picture is {out}.")

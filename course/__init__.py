@@ -1,0 +1,1 @@
+"""The course: lectures, assignment, exercises, and in instructor/ what its teachers need."""
