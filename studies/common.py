@@ -32,18 +32,11 @@ def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.Argumen
     parser = argparse.ArgumentParser(description=text.splitlines()[0])
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=[*tasks])
     parser.add_argument("--seeds", nargs="+", type=int, default=[*seeds], help="of base and run")
-    parser.add_argument("--jobs", type=one_or_more, default=2, help="side by side, one thread each")
+    parser.add_argument("--jobs", type=int, choices=range(1, 65), default=2, metavar="N")
     # No shell expands --out=~/runs.
     parser.add_argument("--out", default="runs/studies", type=os.path.expanduser, help="of runs")
     parser.add_argument("--only-tables", action="store_true", help="measure nothing, make tables")
     return parser
-
-
-def one_or_more(text: str) -> int:
-    """A number of the command line, at least 1."""
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
-    return int(text)
 
 
 def load(task: str, name: str) -> GPT:

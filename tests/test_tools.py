@@ -488,7 +488,7 @@ def test_standard_output_that_is_not_a_file(monkeypatch):
         print_anything()
 
 
-@pytest.mark.parametrize("number, said", [("0", "must be 1 or more, not 0"), ("x", "invalid")])
+@pytest.mark.parametrize("number, said", [("0", "invalid choice: 0"), ("x", "invalid")])
 def test_jobs_of_a_study(number, said, capsys):
     """A traceback of ProcessPoolExecutor."""
     common = pytest.importorskip("studies.common", exc_type=ImportError)
