@@ -3,28 +3,47 @@
 The body of a function becomes `raise NotImplementedError`; its signature and docstring stay. In a
 part that begins with loops the docstring also goes, because it shows the formula. In policy_loss
 the lines of the loss types gspo and cispo stay as well. `FORMULAS.rloo` means the entry "rloo" of
-the table FORMULAS, which is removed. With --without 8 part 8 stays written, and a note at the top
-of the page course/README.md says so. Run it in a copy of the project. It refuses to overwrite a
-file that is not committed as it is.
+the table FORMULAS, which is removed. What else gives an answer away is left out (SHOWN). With
+--without 8 part 8 stays written, and a note at the top of the page course/README.md says so. Run it
+in a copy of the project. It refuses to overwrite a file that is not committed as it is.
 """
 
 import ast
+import base64
 import re
+import textwrap
+import zlib
 from argparse import SUPPRESS, ArgumentParser
 from collections import namedtuple
 from pathlib import Path
 from subprocess import DEVNULL, run
-from symtable import symtable
-
 
 # A part of the page. files: file -> functions to write there
-Part = namedtuple("Part", "title points files command question week")
-PART = r"(?s)(.+?) \((\d+) p.+?Write\S+ (.+?)\n\n.+?(python -m pytest.+?)\n"
-NOTE = """
-
-**Skip these parts, because they are already solved in this copy: {}.** Their points and their
-questions do not count, so you can reach {} points for code and {} for answers and week 4.
+Part = namedtuple("Part", "number title files command week")
+PART = r"(?s)((\d+)\..+?) \(.+?Write\S+ (.+?)\n\n.+?(python -m pytest.+?)\n"
+NOTE = "\n\n**Skip these parts, because they are already solved in this copy: {}.**\n"
+NOTE += "Their questions do not count either.\n"
+# What else gives an answer away: a file, where it begins, where it ends, and what takes its place.
+# The test of update makes its steps by hand. They are packed, so that nobody reads them by chance.
+PACKED = """    import base64, zlib
+    names = globals() | locals()
+    exec(zlib.decompress(base64.b64decode({})), names)  # the steps by hand
+    by_hand, expected = names["by_hand"], names["expected"]
 """
+LATER = "            raise NotImplementedError  # This is only in the complete project.\n"
+SHOWN = [
+    ("grpo.py", "This only changes the scale", "GRPO\nalso divides", ""),
+    ("advantages.py", "section 4.1.2.\n", "    The group's mean", "section 4.1.2.\n\n"),
+    ("tests/test_core.py", ": rloo is dr_grpo", "\n\n    Adam removes", "."),
+    ("tests/test_core.py", "removes the factor G", " at any limit", "removes the factor"),
+    ("test_grpo.py", "    weights = token_weights(x.mask, how", "    for padded in (", PACKED),
+    (
+        "tools/trl_variants.py",
+        "            # The logits at t - 1",
+        "        return Rollout(",
+        LATER,
+    ),
+]
 WITHOUT = {"action": "append", "default": [], "metavar": "PART", "choices": [*"123456789", "10"]}
 
 
@@ -37,41 +56,23 @@ def assignment(without: list[str] = []) -> list[Part]:
     parts = []
     for section in read("course/README.md").split("\n## "):
         for text in section.split("\n### ")[1:]:
-            title, points, write, command = re.match(PART, text).groups()
+            title, number, write, command = re.match(PART, text).groups()
             found = re.findall(r"(.+?)\s+in\s+`(\w+\.py)`", write, re.DOTALL)
             files = {file: re.findall("`(.+?)`", names) for names, file in found}
-            question = text.partition("**Question.** ")[2].split("\n\n")[0].strip()
-            week = section[5:6]  # of Week 1
-            parts.append(Part(title, int(points), files, command, question, week))
-    return [part for part in parts if part.title.split(".")[0] not in without]
-
-
-def bound(statement: ast.stmt) -> list[str]:
-    """The names that a statement defines: of a function, an import, an assignment."""
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):  # without reading its body
-        return [statement.name]
-    symbols = symtable(ast.unparse(statement), "", "exec").get_symbols()
-    return [symbol.get_name() for symbol in symbols if symbol.is_local()]
+            parts.append(Part(number, title, files, command, section[5:6]))  # of Week 1
+    return [part for part in parts if part.number not in without]
 
 
 def locate(tree: ast.Module, name: str) -> tuple[list, int]:
     """The list that holds a function, a method or an entry of a table, and its place there."""
     outer, _, last = name.rpartition(".")
-    assignments = [x for x in tree.body if isinstance(x, ast.Assign)]
-    entries = [x for x in assignments if ast.unparse(x).startswith(f"{outer}['{last}'] = ")]
-    if entries:  # FORMULAS["rloo"] = ... below the table
-        return [x.value for x in entries], len(entries) - 1
-    holder = next((x for x in tree.body if outer in bound(x)), tree)
-    if isinstance(holder, ast.Assign) and isinstance(holder.value, ast.Dict):
-        held = holder.value.values
-        names = [[getattr(key, "value", "")] for key in holder.value.keys]
-    else:
-        held = getattr(holder, "body", [])
-        names = [bound(x) for x in held]
-    places = {name: i for i, some in enumerate(names) for name in some}
-    if last not in places:
-        raise LookupError(f"There is no {name}.")
-    return held, places[last]
+    held = tree.body
+    for node in tree.body if outer else []:
+        if isinstance(node, ast.ClassDef) and node.name == outer:
+            held = node.body
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == outer:
+            return node.value.values, [key.value for key in node.value.keys].index(last)
+    return held, [getattr(node, "name", "") for node in held].index(last)
 
 
 def is_blank(node: ast.AST) -> bool:
@@ -105,13 +106,17 @@ def main() -> None:
     sources = {file: read(file) for part in parts for file in part.files}
     for part in parts:
         page = f"What to write is described in course/README.md: {part.title}."
-        begins = page if "test_grpo.py" in part.files else ""
         for file, names in part.files.items():
             for name in names:
-                sources[file] = blanked(sources[file], name, begins)
+                sources[file] = blanked(sources[file], name, page * ("test_grpo.py" in part.files))
+    for file, first, last, instead in SHOWN:
+        source = sources.get(file) or read(file)
+        begin = source.index(first)
+        end = source.index(last, begin)
+        code = base64.b64encode(zlib.compress(textwrap.dedent(source[begin:end]).encode(), 9))
+        sources[file] = source[:begin] + instead.format(code) + source[end:]
     if options.without:
-        left = sum(part.points for part in parts)
-        note = NOTE.format(", ".join(options.without), left, 3 * len(parts))
+        note = NOTE.format(", ".join(options.without))
         sources["course/README.md"] = read("course/README.md").replace("\n", note, 1)
     git = ["git", "-c", "safe.directory=*", "diff", "--quiet", "HEAD", "--", *sources]
     if not options.force and run(git, stderr=DEVNULL).returncode:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import test_links
 
-from course.blank import assignment, locate, read
+import test_grpo
+from course.blank import SHOWN, assignment, locate, read
 
 ROOT = Path(__file__).parent.parent
 FILES = ["tasks.py", "model.py", "grpo.py", "advantages.py", "train.py", "test_grpo.py"]
@@ -30,7 +31,7 @@ def blank(folder: Path, arguments: str) -> tuple[int, list[str], list[str]]:
 @pytest.fixture
 def copy(tmp_path):
     """A copy of the files that the assignment needs, under version control."""
-    for name in ["course/blank.py", "course/README.md", *FILES]:
+    for name in ["course/blank.py", "course/README.md", *FILES, *(row[0] for row in SHOWN)]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     subprocess.check_call(
@@ -56,8 +57,8 @@ def test_what_is_not_committed_is_not_lost(copy):
     assert blank(copy, "--force") == (0, [], [])
     shutil.copytree(ROOT / "course", copy / "course", dirs_exist_ok=True)
     shutil.rmtree(copy / ".git")
-    for name in FILES:
-        shutil.copy(ROOT / name, copy)
+    for name in [*FILES, *(row[0] for row in SHOWN)]:
+        shutil.copy(ROOT / name, copy / name)
     assert blank(copy, "")[0] == 2  # not under version control
 
 
@@ -109,7 +110,8 @@ def test_a_body_goes_and_nothing_else(copy):
     for file in FILES:
         pairs = zip(ast.parse(read(ROOT / file)).body, ast.parse(read(copy / file)).body)
         changed = [was for was, now in pairs if ast.dump(was) != ast.dump(now)]
-        assert {getattr(was, "name", "FORMULAS") for was in changed} <= asked
+        names = {getattr(was, "name", "FORMULAS") for was in changed}
+        assert names <= asked | {"grpo", "test_update_equals_its_steps_by_hand"}
     was, now = node(ROOT, "grpo.py", "update"), node(copy, "grpo.py", "update")
     assert ast.get_docstring(was) == ast.get_docstring(now)
     assert ast.unparse(now.body[1:]) == "raise NotImplementedError"
@@ -123,20 +125,48 @@ def test_a_body_goes_and_nothing_else(copy):
 
 
 def test_all_is_the_whole_assignment(copy):
-    """A function that is forgotten, 99 points, or a note with the points of the whole."""
+    """A function that is forgotten."""
     parts = assignment()
-    assert sum(part.points for part in parts) == 70
+    assert [part.number for part in parts] == [*map(str, range(1, 11))]
+    assert "".join(part.week for part in parts) == "1111223334"
     assert blank(copy, "")[0] == 0
-    assert len(assignment(["8", "10"])) == len(parts) - 2
+    assert [part.number for part in assignment(["8", "10"])] == [*"1234567", "9"]
     for part in parts:
         for file, names in part.files.items():
             for name in names:
                 if name.startswith("FORMULAS"):
-                    with pytest.raises(LookupError):
+                    with pytest.raises(ValueError):
                         node(copy, file, name)
                 else:
                     body = ast.unparse(node(copy, file, name))
-                    assert body.endswith("raise NotImplementedError") == (part.points > 0)
+                    assert body.endswith("raise NotImplementedError")
+
+
+def told(file: str, first: str, last: str) -> str:
+    """What a file of the project says between these words, which is left out of the handout."""
+    source = read(ROOT / file)
+    assert source.count(first) == 1
+    begin = source.index(first)
+    return source[begin : source.index(last, begin)]
+
+
+def test_the_steps_by_hand_are_packed_and_still_a_test(copy, monkeypatch):
+    """The test of update shows update to whoever reads it, or it tests nothing any more."""
+    assert blank(copy, "")[0] == 0
+    source = read(copy / "test_grpo.py")
+    name = "test_update_equals_its_steps_by_hand"
+    [code] = [ast.unparse(x) for x in ast.parse(source).body if getattr(x, "name", "") == name]
+    names = dict(vars(test_grpo))
+    exec(code, names)
+    names[name]({"kl": 0.5, "minibatches": 9})
+
+    def wrong(model, optimizer, rollout, **how):
+        return test_grpo.update(model, optimizer, rollout, **how | {"kl": how["kl"] / 2})
+
+    names["update"] = wrong
+    with pytest.raises(AssertionError):
+        names[name]({"kl": 0.5, "minibatches": 9})
+    assert "policy_loss(" not in code and "tensor_split" not in code
 
 
 def test_the_columns_of_a_run(tmp_path):
@@ -196,14 +226,14 @@ def shown(path: Path) -> tuple[str, set[tuple[str, ...]]]:
 
 
 def solutions():
-    """name, runs, sums of each function of the assignment that gives points.
+    """name, runs, sums of each function of the assignment.
 
     Runs are three statements of its body that follow each other, or all of a shorter body. Sums
     (products, quotients, ...) are what it computes with at least two operators or a call.
     """
     for part in assignment():
         for file, names in part.files.items():
-            for name in names * (part.points > 0):
+            for name in names:
                 found = node(ROOT, file, name)
                 body = [found] if isinstance(found, ast.expr) else found.body
                 body = body[isinstance(body[0], ast.Expr) and len(body) > 1 :]
@@ -258,6 +288,10 @@ def test_a_handout_has_no_solution(tmp_path, monkeypatch):
     for entry in page.split("\n### ")[1:]:
         lines = re.findall("^-(.*\n)", entry.split("```diff")[1], re.M)
         assert lines and not any("".join(lines) in source for source in sources), entry
+    for file, first, last, _ in SHOWN:
+        text = told(file, first, last)
+        lines = [x.strip() for x in text.splitlines() if len(x.strip()) > 30] or [text]
+        assert not [x for x in lines if any(x in source for source in sources)], file
 
 
 def test_a_handout_is_whole_whatever_git_is_told(tmp_path, monkeypatch):
@@ -290,7 +324,7 @@ def test_a_handout_is_complete_or_not_there(tmp_path):
     assert hand_out(made, "--without", "8", "--without", "10").returncode == 0
     note = " ".join(read(made / "course" / "README.md")[:400].split())
     assert "already solved in this copy: 8, 10." in note
-    assert "reach 58 points for code and 24 for answers and week 4" in note
+    assert "Their questions do not count either." in note
     for part in assignment():
         name = sum(part.files.values(), [])[-1]
         body = ast.unparse(node(made, [*part.files][-1], name))

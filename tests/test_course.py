@@ -14,16 +14,19 @@ from fractions import Fraction
 from pathlib import Path
 from statistics import fmean, pstdev, stdev
 from types import SimpleNamespace
+from unittest.mock import ANY
 
 import pytest
 import torch
 
 import advantages
 import conftest
+import grpo
+import test_grpo
 import train
 from course import hacked
 from course.blank import assignment
-from grpo import encode, sample_rollout
+from grpo import encode, policy_loss, sample_rollout
 from studies import ablations
 from studies.common import load
 from tasks import ADD, EOS, TASKS
@@ -78,27 +81,25 @@ def test_a_lecture_can_be_shown(name):
     assert len(figures) >= 5
 
 
-def test_answers_and_marks_for_every_question():
-    """The file to fill in, or the page with marks, lost a heading: the grader finds no answer, and
-    a lecturer no example.
+def test_a_heading_for_every_question():
+    """The file to fill in, or the page with model answers, lost a heading: the grader finds no
+    answer, or nobody sees a good one.
     """
-    numbers = [part.title.split(".")[0] for part in assignment() if part.points]
-    to_fill_in, marked = (
+    numbers = [part.number for part in assignment()]
+    to_fill_in, answers = (
         (ROOT / "course" / page).read_text(encoding="utf-8")
         for page in ("answers.md", "instructor/model_answers.md")
     )
-    assert to_fill_in.startswith("Number:")
-    for page in (to_fill_in, marked):
+    assert to_fill_in.startswith("Number:") and to_fill_in.rstrip().endswith("\n## Week 4")
+    for page in (to_fill_in, answers):
         assert re.findall(r"^## (\d+)$", page, re.MULTILINE) == numbers
-    for answer in marked.split("\n## ")[1:]:
-        assert answer.count("*What 3 points need:*") == 1, answer[:2]
 
 
 def test_the_numbers_that_answers_should_have():
     """A formula or a question has changed, and right answers are marked as wrong."""
     page = (ROOT / "course" / "instructor" / "model_answers.md").read_text(encoding="utf-8")
-    lines = expected.expected("Number: 472")
-    numbers = (2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 6, 7, 7, 9, 9)
+    lines = expected.expected(472)
+    numbers = (2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 6, 7, 9, 9)
     for number, row in zip(numbers, lines[1:], strict=True):
         answer = page.split(f"\n## {number}\n")[1].split("\n## ")[0]
         found = re.findall(r"\d+\.\d{3}|1/\d+", row)
@@ -106,11 +107,9 @@ def test_the_numbers_that_answers_should_have():
         for value in found:
             short = re.sub(r"0$", "", value), re.sub(r"\.?0+$", "", value)  # as a page may write it
             assert any(x in answer for x in (value, *short)), f"{number}: {value}"
-    groups = {expected.expected(f"{S}")[0].split("group ")[1][:8] for S in range(1000)}
+    groups = {expected.expected(S)[0].split("group ")[1][:8] for S in range(1000)}
     assert len(groups) == 254 and not groups & {"00000000", "11111111"}
-    assert expected.expected("Number: 012")[0].startswith("number 12, ")
-    assert expected.expected("Number: 2024-1472") == lines  # the last three digits count
-    assert expected.expected("Number:") == ["No number is in the first line: Number:"]
+    assert expected.expected(20241472) == lines  # the last three digits count
 
 
 def test_the_calendar_adds_up():
@@ -192,6 +191,77 @@ def test_the_results_of_the_exam():
                 exact = float(Fraction(shown))
                 wanted = value if "/" in shown else round(value, digits)
                 assert exact == pytest.approx(wanted, abs=1e-9), f"{cell}: {shown} is {value:.4f}"
+
+
+PRACTICE = (ROOT / "course" / "instructor" / "exam.md").read_text(encoding="utf-8")
+TABLE, PRACTICE = PRACTICE.split("\n## A practice paper\n")
+PAPER, KEY = PRACTICE.split("\n### Key\n")
+
+
+def test_the_key_of_section_a():
+    """The paper asks for numbers that its key does not have, or the key has other results."""
+    replies = re.findall(r"(?m)^- (\d+) with (.+): (.+)$", KEY)
+    number = r"\w=\d+(?:\.\d+)?"
+    asked = re.findall(number, PAPER.split("**B")[0])
+    assert asked == re.findall(number, " ".join(given for _, given, _ in replies))
+    assert [n for n, *_ in replies] == re.findall(r"(\d+) with", PAPER.split("**B")[0])
+    for n, given, results in replies:
+        [row] = re.findall(rf"(?m)^\| {n} \|.+$", TABLE)
+        assert f" {given}: {results} |" in row
+
+
+@pytest.mark.parametrize("name", "fg")
+def test_the_mistakes_of_section_b(name, monkeypatch):
+    """The printed function has no mistake or another one, or the repair of the key is none."""
+    [code] = [x for x in re.findall(r"(?s)```python\n(.+?)```", PAPER) if f"def {name}(" in x]
+    told = " ".join(KEY.split(f"**B, `{name}`.**")[1].split("(c)")[0].split())
+    wrong, right = re.findall(r"`(.+?)`(?:, the|\.)", told)
+    wrong_line = "".join(wrong.split())
+    [line] = [x for x in code.splitlines() if "".join(x.split()) == wrong_line]
+
+    def loss(logprobs, old_logprobs, A, weights, clip_low, clip_high, loss_type="grpo"):
+        if loss_type != "grpo":
+            return policy_loss(logprobs, old_logprobs, A, weights, clip_low, clip_high, loss_type)
+        return names["f"](logprobs, old_logprobs, A, weights, clip_low, clip_high)
+
+    def steps(model, optimizer, x, minibatches, aggregate, kl, max_grad_norm, **how):
+        return names["g"](model, optimizer, x, minibatches, how, kl, max_grad_norm) or {}
+
+    lenient = SimpleNamespace(MonkeyPatch=pytest.MonkeyPatch, approx=lambda *_, **more: ANY)
+    for source, passes in ((code, False), (code.replace(line.strip(), right), True)):
+        names = dict(vars(grpo))
+        exec(source, names)
+        found = ""
+        with monkeypatch.context() as patch:
+            patch.setattr(test_grpo, "policy_loss", loss if name == "f" else policy_loss)
+            patch.setattr(test_grpo, "update", steps)
+            try:
+                for row in ((-1, 0.5, -0.84, 0), (+1, 1.5, +1.24, 0)) if name == "f" else ():
+                    test_grpo.test_clip_truth_table(*row)
+                patch.setattr(test_grpo, "pytest", lenient)  # `g` returns no metrics
+                if name == "g":
+                    options = {"kl": 0.5, "minibatches": 9}
+                    test_grpo.test_update_equals_its_steps_by_hand(options)
+            except AssertionError as error:
+                found = f"it fails: {error}"
+        assert bool(found) != passes, found
+
+
+def test_the_table_of_section_c():
+    """A number is not that of the runs."""
+    with open(ROOT / "studies" / "results" / "compare.csv", encoding="utf-8") as file:
+        rows = [x for x in csv.DictReader(file) if (x["task"], x["flags"]) == ("mul", "")]
+    final = {
+        (x["variant"], x["seed"]): 100 * float(x["final_sampled"])
+        for x in rows
+        if x["lr"] == "0.0003"
+    }
+    found = re.findall(r"(?m)^\| `(\w+)` \| (.+) \| (.+) \| (.+) \| (.+)±(.+) \|$", PAPER)
+    for name, *shown in found:
+        three = [final[name, n] - final["grpo", n] for n in "789"]
+        numbers = [*three, fmean(three), 4.303 * stdev(three) / math.sqrt(3)]
+        assert [f"{x:+.1f}" for x in numbers] == [*shown[:4], f"+{shown[4]}"], name
+    assert len(found) == 4
 
 
 @pytest.mark.parametrize("failed", [True, False])

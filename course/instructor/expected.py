@@ -6,15 +6,12 @@ from types import SimpleNamespace
 from test_grpo import FORMULAS, standardised, verifree_at
 
 
-def expected(first: str) -> list[str]:
+def expected(number: int) -> list[str]:
     """Lines with the student's group, k and R, and the numbers of questions 2, 3, 4, 6, 7 and 9.
 
-    first: the first line of answers.md with the student's number, whose last three digits count.
+    number: the student's, whose last three digits count.
     """
-    digits = "".join(x for x in first if x.isdecimal())
-    if not digits:
-        return [f"No number is in the first line: {first}"]
-    S = int(digits[-3:])
+    S = number % 1000
     group = f"{S % 254 + 1:08b}"
     k = group.count("1")
     R = 1.3 + S % 50 / 100
@@ -37,8 +34,6 @@ def expected(first: str) -> list[str]:
     lines.append(f"6  a = {a}, b = {b}: right 1/{2 * a + 2 * b}, wrong 1/{2 * a} and 1/{2 * b}")
     sums = [sum(standardised(r + [x], i) for i in range(8)) for x in (1.0, 0.0)]
     lines.append(f"7  sum with an imagined 1: {sums[0]:+.3f}, with an imagined 0: {sums[1]:+.3f}")
-    each = standardised([1.0] * 8 + [0.0], 0)
-    lines.append(f"7  all eight correct, with an imagined 0: {each:+.3f}")
     L = [[0.0, math.log(0.9 if x else 0.1)] for x in r]
     x = SimpleNamespace(logprobs=L, end=[[False, True]] * 8)
     for i, name in ((0, "L = 0.9"), (7, "L = 0.1")):
