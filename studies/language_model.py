@@ -31,7 +31,7 @@ def measure(seed: int, name: str, out: str) -> dict:
 
     language_model.prepare()
     line = ["--variant", name, "--seed", str(seed), *SETTINGS]
-    cli, config = language_model.parse("language_model", language_model.SETTINGS, line)
+    config, _ = language_model.parse(line)
     path = Path(out, f"language-model-{name}-{seed}.txt")
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8", buffering=1) as file, redirect_stdout(file):

