@@ -12,9 +12,10 @@ prints the mean reward and the share of all-fail groups; before, halfway and at 
 prints the accuracy on the held-out problems, greedy and sampled (always at temperature 1, from the
 50 most probable tokens), and one sampled response.
 
-All other flags are those of TRL's GRPOConfig, for example --learning_rate. The command refuses a
-flag that would change the loss of the variant or make the table wrong. The packages are those of
-tools/requirements-trl.txt. tools/trainers.md says more.
+All other flags are those of TRL's GRPOConfig, for example --learning_rate; if memory is short, add
+--activation_checkpointing True. The command refuses a flag that would change the loss of the
+variant or make the table wrong. The packages are those of tools/requirements-trl.txt.
+tools/trainers.md says more.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -131,10 +132,11 @@ class Table(VariantTrainer):
         batch = self.processing_class(rows["prompt"], return_tensors="pt", padding=True)
         settings |= batch.to(self.accelerator.device)
         settings["max_new_tokens"] = self.max_completion_length
-        self.model.eval()  # in training mode, activation checkpointing would forget the prompt
+        # In training mode, activation checkpointing would forget the prompt. (A training step sets
+        # that mode itself.)
+        self.model.eval()
         with self.accelerator.autocast():
             tokens = self.model.generate(**settings)[:, batch["input_ids"].size(1) :]
-        self.model.train()
         rewards = reward(self.processing_class, tokens, rows["answer"])
         return sum(rewards) / len(rewards), self.processing_class.decode(tokens[0]).split(END)[0]
 
@@ -163,8 +165,8 @@ class Table(VariantTrainer):
 def train(variant: str, name: str, config: GRPOConfig) -> list[dict]:
     """Trains the model of this name and returns the rows of the table.
 
-    ValueError for a bad flag, if we know that it would make a row wrong before the model is loaded,
-    and for a bad model.
+    ValueError for a bad flag or a bad model. Flags that would change the loss or make a row wrong
+    are refused before the model is loaded.
     """
     require(config, variant, KEPT + ROWS)
     data, held = make_data()

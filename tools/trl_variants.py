@@ -113,7 +113,8 @@ class VariantTrainer(GRPOTrainer):
         rewards = (columns * self.reward_weights.to(columns.device)).nansum(1)
         fine = (rewards == 0) | (rewards == 1) | (self.variant not in BINARY) & rewards.isfinite()
         if not fine.all():
-            raise ValueError(f"{self.variant}: a reward is not finite, or must be 0 or 1")
+            kind = "0 or 1" if self.variant in BINARY else "a finite number"
+            raise ValueError(f"{self.variant}: a reward is not {kind}")
         G = self.num_generations if self.model.training else self.num_generations_eval
         groups = rewards.masked_fill(columns.isnan().all(1), torch.nan).view(-1, G)
         judged = groups[~groups.isnan().all(1)]
