@@ -22,8 +22,8 @@ import torch
 from scipy.stats import hypergeom
 
 from grpo import sample_rollout
-from studies.common import TABLES, interval, paired, study
-from studies.pictures import DOWN, NEUTRAL, UP, WIDTH, picture
+from studies.common import TABLES, matching, study
+from studies.pictures import NEUTRAL, UP, WIDTH, picture
 from studies.protocol import SIX
 from studies.runs import rows_of_models
 from tasks import TASKS, make_problems
@@ -32,7 +32,8 @@ AFTER = ("grpo", "half", "pos_only", "maxrl", "verifree", "process")  # variants
 PROBLEMS = 30  # of each level
 SAMPLES = 1024
 SIZES = [2**i for i in range(11)]  # k
-SHOWN = (1, 32, 1024)  # of these in the picture
+SHOWN = ("grpo", "half", "maxrl")  # in the picture
+TICKS = (1, 8, 64, 1024)
 ROUND = 64  # samples of a problem at once
 
 
@@ -55,19 +56,19 @@ def accuracy_by_k(model, task: str) -> dict[str, float]:
 
 
 def draw(axes, rows: list[dict]) -> None:
-    """A panel for each of three k: the trained models minus the base model, with 95 % intervals."""
-    for ax, k in zip(axes, SHOWN):
-        ax.axvline(0, color="black", linewidth=1)
-        for y, name in enumerate(reversed(AFTER)):
-            pairs = paired(rows, str(k), {"model": name}, {"model": "base"})
-            value, low, high = interval(np.subtract(*pairs)).times(100)
-            colour = NEUTRAL if low < 0 < high else UP if value > 0 else DOWN
-            ax.plot([low, high], [y, y], color=colour, linewidth=2)
-            ax.plot(value, y, "o", color=colour, markersize=6)
-        ax.set(title=f"mul, k = {k}", xlabel="points above the base", xlim=(-95, 50))
-        ax.set_xticks([-75, -50, -25, 0, 25, 50])
-        ax.set_yticks(range(len(AFTER)), reversed(AFTER))
-        ax.grid(axis="y", color="0.9", linewidth=0.6)
+    """A panel for each of three variants: the base model's curve and that of the trained model."""
+    for ax, name in zip(axes, SHOWN):
+        for model, colour, line in (("base", NEUTRAL, "--"), (name, UP, "-")):
+            found = matching(rows, model=model)
+            means = [100 * np.mean([row[str(k)] for row in found]) for k in SIZES]
+            ax.plot(SIZES, means, line, color=colour, linewidth=2)
+        ax.set(title=name, xlabel="k", xscale="log", ylim=(0, 100))
+        ax.set_xticks(TICKS, TICKS)
+        ax.minorticks_off()
+        ax.grid(color="0.9", linewidth=0.6)
+    axes[0].set_ylabel("pass@k on mul, %")
+    names = ["base model", "after training"]
+    axes[0].figure.legend(axes[0].lines, names, loc="outside upper right", ncols=2, frameon=False)
 
 
 if __name__ == "__main__":
