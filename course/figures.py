@@ -1,6 +1,8 @@
 """The figures of the two lectures, made for a projector: nine inches wide, letters of 14 points.
 
-Blue (UP) is pushed up, orange (DOWN) is pushed down, and what is not pushed is nearly white.
+Blue (UP) is pushed up, orange (DOWN) is pushed down, and what is not pushed is nearly white. In the
+second lecture these colours have no other meaning, and each figure has a title that says what one
+sees.
 """
 
 import matplotlib.pyplot as plt
@@ -28,9 +30,11 @@ def show(alt):
     plt.close()
 
 
-def group(rollout, m, variant):
-    """Group m under a variant; studies/group.py says what is shown."""
+def group(rollout, m, variant, title=None):
+    """Group m under a variant; studies/group.py says what is shown. title: what one sees."""
     draw(panels(height=4.6), rollout, m, variant, letters=18)
+    if title:
+        plt.suptitle(title)
     shares = [f"{text} has reward {r:.0f}" for text, r in zip(rollout.texts[m], rollout.rewards[m])]
     show(f"Eight responses as rows of tokens under {variant}: {'; '.join(shares)}.")
 
@@ -129,11 +133,11 @@ def estimates(rules, truth):
     axes = panels(len(rules), sharex=True, sharey=True)
     for ax, (name, (estimates, mean)) in zip(axes, rules.items()):
         ax.scatter(*estimates.T, s=14, color=NEUTRAL, alpha=0.4, lw=0, label="eight responses")
-        ring = {"color": "none", "markeredgecolor": "black", "markeredgewidth": 2}
-        ax.plot(*mean, "o", markersize=15, label="mean", **ring)
+        ax.plot(*mean, "o", markersize=15, mfc="none", mec="black", mew=2, label="mean")
         ax.scatter(*truth, s=90, marker="x", color="black", linewidth=2, zorder=3, label="grad J")
         ax.set(title=name, xlabel="push on reasoning 1", xticks=[-0.1, 0, 0.1, 0.2])
         ax.set(yticks=[0, 0.1, 0.2], ylim=(-0.16, 0.28))
+    plt.suptitle("With L as the reward, nothing pushes the true answer")
     axes[0].set_ylabel("push on the true answer\nafter reasoning 1")
     ax.legend(frameon=False, loc="lower left", handletextpad=0)
     show(
@@ -146,7 +150,8 @@ def verdicts(steps, claimed, true):
     """What a run reports of its responses, and what share of the same responses is correct."""
     ax = panels()
     ax.set(xlabel="training step", ylabel="share of the responses", ylim=(0, 1))
-    named_lines(ax, steps, (claimed, true), ("what the run reports", "truly correct"), (DOWN, UP))
+    plt.suptitle("In the end the run reports far more than is correct")
+    named_lines(ax, steps, (claimed, true), ("what it reports", "truly correct"), ("black", GREEN))
     show("The share that the run reports rises. The share of correct responses rises and falls.")
 
 
@@ -155,10 +160,10 @@ def differences(found):
     ax = panels(height=0.75 + 0.75 * len(found))
     for row, (name, values) in enumerate(found.items()):
         mean, low, high = interval(values)
-        bar = {"color": "black", "linewidth": 22, "alpha": 0.2, "solid_capstyle": "butt"}
-        ax.plot([low, high], [row, row], **bar)
+        ax.barh(row, high - low, 0.4, low, color="black", alpha=0.2)
         ax.plot([mean, mean], [row - 0.3, row + 0.3], color="black", linewidth=2)
         ax.scatter(values, [row] * len(values), color=NEUTRAL, s=80, alpha=0.8, lw=0, zorder=3)
+    plt.suptitle("One algorithm with two names differs by chance; nthr and half gain")
     ax.axvline(0, color="black", linewidth=1)
     ax.set_yticks(range(len(found)), found)
     ax.set(xlabel="difference in points of average accuracy", ylim=(len(found) - 0.5, -0.5))
