@@ -37,12 +37,9 @@ SHOWN = [
     ("tests/test_core.py", ": rloo is dr_grpo", "\n\n    Adam removes", "."),
     ("tests/test_core.py", "removes the factor G", " at any limit", "removes the factor"),
     ("test_grpo.py", "    weights = token_weights(x.mask, how", "    for padded in (", PACKED),
-    (
-        "tools/trl_variants.py",
-        "            # The logits at t - 1",
-        "        return Rollout(",
-        LATER,
-    ),
+    ("test_grpo.py", '"maxrl": l', " if any(", '"maxrl": lambda x, i, t: x.r[i] / mean(x.r) - 1'),
+    ("tests/test_trl.py", "    hidden = read_resp", "    logprobs = probs", LATER[8:]),
+    ("tools/trl_variants.py", "            # The logits", "        return Rollout(", LATER),
 ]
 WITHOUT = {"action": "append", "default": [], "metavar": "PART", "choices": [*"123456789", "10"]}
 
