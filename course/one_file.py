@@ -1,7 +1,8 @@
 """GRPO in one file: python course/one_file.py
 
-A small GPT first imitates worked additions, until it can solve a few. Then it learns the rest by
-GRPO, which only checks its answers. Read the file from top to bottom: (1) the task, (2) the policy
+A small GPT, which we call the policy, first imitates worked additions until it can solve a few:
+where no response is ever correct, there is nothing to compare. Then it learns the rest by GRPO,
+which only checks its answers. Read the file from top to bottom: (1) the task, (2) the policy
 and its sampler, (3) from rewards to advantages to the loss, (4) imitate, then learn.
 
 It takes about two minutes on one core and needs only PyTorch. It imports nothing from the project.
@@ -20,8 +21,8 @@ G = 8  # responses to each prompt
 STEPS = 200  # training steps
 LR = 8e-4  # learning rate
 MINIBATCHES = 4  # optimiser steps of each training step
-CLIP = 0.2  # a push ends once the ratio has changed by this much
-MAX_NORM = 0.01  # longer gradients are scaled down to this length
+CLIP = 0.2  # a push ends once it has changed the ratio by this much
+MAX_NORM = 0.01  # longer gradients are scaled down to it, so that all steps have about one length
 D = 64  # width of the policy
 
 
@@ -30,7 +31,8 @@ D = 64  # width of the policy
 #     347+285=12,13,06#0632$      7+5 = 12: write 2, carry 1;  4+8+1 = 13;  3+2+1 = 06
 #
 # The first 8 characters are the prompt. The rest is the response: three steps, the marker #, the
-# answer, and the end $. One character is one token.
+# answer, and the end $. One character is one token. (The task `add` of the project writes the answer
+# with a space, ` 632`, where this file has a 0.)
 CHARACTERS = "0123456789+=,#$"
 END = CHARACTERS.index("$")
 START = 8  # where a response begins
@@ -149,7 +151,11 @@ def up_to_end(tokens):
 
 
 def grpo_loss(logprobs, old_logprobs, A, weights):
-    """Minus the weighted sum of A times the ratio, with the clip. (P, G, T), but A is (P, G, 1)."""
+    """Minus the weighted sum of A times the ratio, with the clip. (P, G, T), but A is (P, G, 1).
+
+    At first the ratio is 1. The minimum stops a push that has gone far enough, up or down. It never
+    stops one that brings a token back.
+    """
     ratio = (logprobs - old_logprobs).exp()
     clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
     return -(weights * torch.min(ratio * A, clipped * A)).sum()
@@ -162,7 +168,7 @@ def update(policy, optimizer, rows, rewards):
     A = advantages(rewards)[..., None]  # (P, G, 1): the same for all tokens of a response
     with torch.no_grad():
         old_logprobs = read(policy, rows)  # those of the policy that sampled
-    mixed = A.any(1)[:, 0].nonzero()[:, 0]  # other groups have no gradient
+    mixed = A.any(1)[:, 0].nonzero()[:, 0]  # numbers of the groups with a gradient
     for part in mixed.tensor_split(MINIBATCHES):
         if len(part) > 0:
             logprobs = read(policy, rows[part])
