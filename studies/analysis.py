@@ -26,13 +26,11 @@ class Effect:
     chosen: bool = False  # without flags, at the rate that was chosen for it
     significant: bool = False
 
-    def pairs(self, column: str) -> np.ndarray:
-        """A column of the variant and of grpo, (2, n)."""
-        ours = {name: getattr(self, name) for name in HEAD[:-1]}
-        return paired(self.rows, column, ours, ours | {"variant": "grpo", "lr": self.lr_of_grpo})
-
     def minus_grpo(self, column: str) -> np.ndarray:
-        return np.subtract(*self.pairs(column))
+        """A column of the variant minus that of grpo, (n,)."""
+        ours = {name: getattr(self, name) for name in HEAD[:-1]}
+        of_grpo = ours | {"variant": "grpo", "lr": self.lr_of_grpo}
+        return np.subtract(*paired(self.rows, column, ours, of_grpo))
 
     @property
     def average(self) -> Interval:

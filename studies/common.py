@@ -183,14 +183,6 @@ def differences(rows: list[dict], columns, ours: dict, theirs: dict) -> list[str
     return [f"{interval(np.subtract(*pair)).times(100):+.1f}" for pair in pairs]
 
 
-def resampled(statistic, n: int) -> Interval:
-    """statistic(indices) of all n, base models for one, and its interval by resampling."""
-    rng = np.random.default_rng(0)
-    draws = [statistic(rng.integers(n, size=n)) for _ in range(1000)]
-    ends = np.nanquantile(draws, [0.025, 0.975], method="inverted_cdf")
-    return Interval(statistic(range(n)), *ends)
-
-
 def sign_flips(values) -> float:
     """The two-sided p of a mean that is 0 if each sign is as likely as the other.
 

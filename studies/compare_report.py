@@ -61,10 +61,8 @@ COLUMNS = {  # heading -> the text of an effect
     "end, points above grpo": lambda x: in_points(interval(x.minus_grpo("final_sampled"))),
     "greedy end, points above grpo": lambda x: in_points(interval(x.minus_grpo("final_greedy"))),
     "time of a run": lambda x: f"{run_times()[x.task, x.variant][0]:.2f}" if has_time(x) else "",
-    "all-fail": lambda x: in_percent(x, "all_fail"),
     "reasoning correct": lambda x: in_percent(x, "final_sampled_reasoning_correct"),
     "scaled": lambda x: in_percent(x, "scaled"),
-    "clipped": lambda x: in_percent(x, "clipped"),
 }
 
 

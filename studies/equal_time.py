@@ -54,6 +54,5 @@ def page(rows: list[dict]) -> str:
 if __name__ == "__main__":
     args = options(__doc__, SIX, TASKS).parse_args()
     rows = complete(ROWS, measure, NAMES, args)
-    if rows:
-        title = "# What a variant reaches in the time of a run of grpo. See studies/equal_time.py"
-        publish(ROWS, f"{title}\n\n{page(rows)}\n")
+    title = "# What a variant reaches in the time of a run of grpo. See studies/equal_time.py"
+    publish(ROWS, f"{title}\n\n{page(rows)}\n")

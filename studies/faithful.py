@@ -58,8 +58,7 @@ def changed(task: Task, problem: Problem, kind: str, k: int, by: int = 1) -> Pro
 
 def changed_anywhere(task: Task, problem: Problem, kind: str, rng) -> Problem:
     """The same with a random change of a random step, but not of the last."""
-    steps = problem.solution.split(MARKER)[0].split(",")
-    k = rng.integers(len(steps) - 1)
+    k = rng.integers(problem.solution.count(","))  # a comma follows each step but the last
     return changed(task, problem, kind, k, by=rng.integers(1, 10))
 
 

@@ -6,19 +6,21 @@ import numpy as np
 from scipy import stats
 
 from studies.analysis import Effect
-from studies.common import Interval, by_seed, markdown, matching, paired, resampled
+from studies.common import Interval, by_seed, markdown, matching, paired
 from studies.protocol import COMPARED, PAIR, TASKS, title
 
 COLUMNS = {"cosine": "cosine", "snr": "signal-to-noise ratio"}
 PARTS = ("signal", "bias", "scatter")
-NOISE = ("clearly less", "not clearly different", "clearly more")  # than grpo
 
 
 # ---- The table
 def mean(values) -> Interval:
-    """Mean over base models, with an interval."""
+    """Mean over base models, and its interval by resampling them."""
     values = np.array([*values] or [np.nan])
-    return resampled(lambda drawn: np.nanmean(values[drawn]), len(values))
+    rng = np.random.default_rng(0)
+    draws = [np.nanmean(rng.choice(values, len(values))) for _ in range(1000)]
+    ends = np.nanquantile(draws, [0.025, 0.975], method="inverted_cdf")
+    return Interval(np.nanmean(values), *ends)
 
 
 def relative(rows: list[dict]) -> dict[str, Interval]:
@@ -56,36 +58,11 @@ def table(rows: list[dict]) -> str:
     return markdown([*header, "relative to `grpo`"], lines)
 
 
-def noise(ratio: Interval) -> str:
-    """One of NOISE: by whether the interval of the relative ratio is above or below 1."""
-    return NOISE[0 if ratio.low > 1 else 2 if ratio.high < 1 else 1]
-
-
-def effect(x: Effect) -> str:
-    if not x.significant:
-        return "neither"
-    return "significant gain" if x.average.value > 0 else "significant loss"
-
-
-def measured(rows: list[dict], results: list[Effect], task: str) -> list[tuple[Interval, Effect]]:
-    """The relative ratio of each variant that has one, and its effect in training."""
+def rank_correlation(rows: list[dict], results: list[Effect], task: str) -> float:
+    """Spearman's, over variants, of the relative ratio and the effect in training."""
     ratios = relative(matching(rows, task=task))
     chosen = [x for x in results if x.chosen and x.task == task and x.variant in COMPARED]
-    return [(ratios[x.variant], x) for x in chosen if x.variant in ratios]
-
-
-def counts(rows: list[dict], results: list[Effect]) -> str:
-    """How many variants, on both tasks, have this noise before training and this effect in it."""
-    both = [pair for task in TASKS for pair in measured(rows, results, task)]
-    cases = [(noise(ratio), effect(x)) for ratio, x in both]
-    effects = ["significant gain", "significant loss", "neither"]
-    lines = [[kind, *(str(cases.count((kind, what))) for what in effects)] for kind in NOISE]
-    return markdown(["noise before training", *effects], lines)
-
-
-def rank_correlation(rows: list[dict], results: list[Effect], task: str) -> float:
-    """Spearman's, over variants, of the ratio and the effect."""
-    pairs = [(ratio.value, x.average.value) for ratio, x in measured(rows, results, task)]
+    pairs = [(ratios[x.variant].value, x.average.value) for x in chosen if x.variant in ratios]
     return stats.spearmanr(pairs).statistic
 
 
@@ -93,5 +70,4 @@ def page(rows: list[dict], results: list[Effect]) -> str:
     tables = [f"\n## {task}\n\n{table(matching(rows, task=task))}\n" for task in TASKS]
     template = Path(__file__).with_name("gradients.template.txt").read_text(encoding="utf-8")
     correlations = {task: rank_correlation(rows, results, task) for task in TASKS}
-    about = {"tables": "\n".join(tables), "counts": counts(rows, results)}
-    return template.format(**about, **correlations)
+    return template.format(tables="\n".join(tables), **correlations)

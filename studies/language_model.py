@@ -22,7 +22,6 @@ from studies.common import publish, summary
 ROWS = TABLES / "language_model.csv"
 NAMES = ("grpo", "half", "pos_only", "nthr")
 SEEDS = (1, 2, 3)
-SETTINGS = ["--learning_rate", "1e-05"]
 
 
 def measure(seed: int, name: str, out: str) -> dict:
@@ -30,7 +29,7 @@ def measure(seed: int, name: str, out: str) -> dict:
     from tools import language_model  # it needs the packages of TRL
 
     language_model.prepare()
-    line = ["--variant", name, "--seed", str(seed), *SETTINGS]
+    line = ["--variant", name, "--seed", str(seed), "--learning_rate", "1e-05"]
     config, _ = language_model.parse(line)
     path = Path(out, f"language-model-{name}-{seed}.txt")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,6 +57,5 @@ def minus_grpo(rows: list[dict]) -> str:
 if __name__ == "__main__":
     args = options(__doc__, SEEDS, ("sums",)).parse_args()
     rows = complete_singly(ROWS, measure, [*product(args.seeds, NAMES)], args)
-    if rows:
-        title = "# What carries over to a language model? See studies/language_model.py"
-        publish(ROWS, f"{title}\n\n{summary(rows)}\n\n{minus_grpo(rows)}\n")
+    title = "# What carries over to a language model? See studies/language_model.py"
+    publish(ROWS, f"{title}\n\n{summary(rows)}\n\n{minus_grpo(rows)}\n")

@@ -47,11 +47,6 @@ def sign(x: Effect) -> dict:
     return {"color": UP if x.average.value > 0 else DOWN}
 
 
-def dot(x: Effect) -> dict:
-    """The colour of a dot; hollow if the difference is not significant."""
-    return sign(x) | {"markerfacecolor": sign(x)["color"] if x.significant else "white"}
-
-
 def name_lines(ax, names: list[str] | None = None, apart: float = 0.08) -> None:
     """Writes the name of each line to the right of the axes, where the line ends.
 
@@ -113,12 +108,13 @@ def dot_and_interval(ax, y: int, x: Effect) -> None:
     """One line of a panel, with an arrow if the value is outside on the left, and the time."""
     value, low, high = x.average.times(100)
     width = 2 if x.significant else 1
+    fill = None if x.significant else "white"  # a hollow dot is not significant
     ax.plot([low, high], [y, y], linewidth=width, solid_capstyle="butt", **sign(x))
     if value < LIMITS[0]:
         ax.plot(LIMITS[0], y, "<", clip_on=False, markersize=7, **sign(x))
         ax.text(max(high, LIMITS[0]) + 0.9, y, f"{value:+.0f}", va="center")  # beside the bar
     else:
-        ax.plot(value, y, "o", markersize=6, **dot(x))
+        ax.plot(value, y, "o", markersize=6, markerfacecolor=fill, **sign(x))
     times = run_times().get((x.task, x.variant))
     note = f"{times[0]:.1f}" if times is not None else ""
     if x.n < len(TWELVE):

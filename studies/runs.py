@@ -4,8 +4,9 @@ The runs of one seed have that seed for the base model as well, so all variants 
 seed start from the same weights. (Another processor makes other weights, so runs that are compared
 are made on one processor.) A finished run is used again if its settings are the same and the code
 that made it is the same. For this purpose its folder has a file code.txt with a hash of that code,
-in which comments and docstrings do not count. It has what the variant's rule uses, and so on:
-functions, constants, tables and the project's own files, but no packages and no data.
+in which comments and docstrings do not count. It has train.py, and the files that train.py and the
+rules import from beside it, but no packages and no data. Of the functions and classes of
+advantages.py and ablations.py it has those that the variant uses, and all else of the two files.
 
 A change of the code can leave all numbers as they are. When a comparison of whole runs, bit for
 bit, has said so, saved runs need not be made anew: the command writes the hash of the present code
@@ -36,7 +37,7 @@ from tools.ask import finished
 TRAINED = advantages.VARIANTS | ablations.CONTROLS
 ROOT = Path(train.__file__).parent
 CHANGED = ("process", "cispo")  # since the ninth edition
-RULES = {"advantages.py": advantages, "studies/ablations.py": ablations}
+RULES = ("advantages.py", "studies/ablations.py")  # the files of rules
 
 
 class Run(NamedTuple):
@@ -82,84 +83,60 @@ def settings_of(run: Run, out: str) -> train.Namespace:
 # ---- Which code made a run
 @cache
 def statements(path: Path) -> list[ast.stmt]:
-    """The top-level statements of a file when it is first read, without comments and docstrings.
-
-    An import of several names is several statements.
-    """
+    """The top-level statements of a file when it is first read, without comments and docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for x in ast.walk(tree):
         if isinstance(x, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(x):
             x.body = x.body[1:]
-    parts = [(node, one) for node in tree.body for one in getattr(node, "names", [None])]
-    return [type(x)(**vars(x) | {"names": [one]}) if one else x for x, one in parts]
+    return tree.body
 
 
-def names_in(*nodes: ast.AST) -> set[str]:
-    return {x.id for node in nodes for x in ast.walk(node) if isinstance(x, ast.Name)}
+@cache
+def files(root: Path) -> list[Path]:
+    """What makes a run beside RULES: train.py, what all these import from beside it, and so on."""
+    found = [*(root / name for name in RULES), root / "train.py"]
+    for path in found:  # the list grows
+        for x in ast.walk(ast.Module(statements(path))):
+            for y in x.names if isinstance(x, (ast.Import, ast.ImportFrom)) else []:
+                module = getattr(x, "module", None) or y.name
+                for name in (module, f"{module}.{y.name}"):
+                    file = root.joinpath(*name.split(".")).with_suffix(".py")
+                    if file.is_file() and not {file, file.parent} & {*found, root / "studies"}:
+                        found.append(file)
+    return found[len(RULES) :]
 
 
-def changed(node: ast.stmt) -> set[str]:
-    """The names that a top-level statement binds or changes; "*" if these can be any."""
-    match node:
-        case ast.Import() | ast.ImportFrom():
-            return {x.asname or x.name.split(".")[0] for x in node.names}
-        case ast.FunctionDef() | ast.ClassDef():
-            return {node.name}
-        case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-            return names_in(*getattr(node, "targets", None) or [node.target])
-        case ast.Expr(ast.Call(ast.Attribute())):  # for example TABLE.update(a=2)
-            return names_in(node)
-    return {"*"}
+def names_in(nodes: list[ast.AST]) -> set[str]:
+    """All that may name a function or class: names, attributes, and texts, as in VARIANTS["a"]."""
+    parts = [vars(x) for node in nodes for x in ast.walk(node)]
+    named = [part.get(field) for part in parts for field in ("id", "attr", "value")]
+    return {x for x in named if isinstance(x, str)}
 
 
-def file_of(folder: Path, module: str) -> Path | None:
-    """The file of a module of the project; None for other modules."""
-    path = folder.joinpath(*module.strip(".").split("."))
-    return next((x for x in (path.with_suffix(".py"), path / "__init__.py") if x.is_file()), None)
-
-
-def imports(node: ast.AST, path: Path, root: Path):
-    """Yields what code of a file imports from the project: a file and a name in it; "" is all."""
-    for x in ast.walk(node):
-        for y in x.names if isinstance(x, (ast.Import, ast.ImportFrom)) else []:
-            folder = [root, *path.parents][getattr(x, "level", 0)]
-            module = getattr(x, "module", None) or ""
-            file = file_of(folder, f"{module}.{y.name}")
-            # In these two train.py finds the rule, and settings that are saved with the run.
-            if path.name != "train.py" or y.name not in ("VARIANTS", "LOSS"):
-                yield file or file_of(folder, module), "" if file or y.name == "*" else y.name
-
-
-def code(waiting: list[tuple], root: Path) -> list[str]:
-    """The statements that bind or change these names, and all names that they use, and so on.
-
-    A name is a file and a name in it, or "" for all of the file.
-    """
-    texts = {}
-    for path, name in waiting:  # the list grows
-        for i, node in enumerate(statements(path)):
-            if (path, i) not in texts and (not name or {name, "*"} & changed(node)):
-                # Other versions of Python write other quotes.
-                texts[path, i] = re.sub("[\"']+", "'", ast.unparse(node))
-                used = {*imports(node, path, root), *((path, x) for x in names_in(node))}
-                waiting += [x for x in used.difference(waiting) if x[0]]
-    return [texts[place] for place in sorted(texts)]
+def bound(x: ast.stmt) -> set[str]:
+    """What a top-level statement defines or assigns; of some statements, all that they name."""
+    if hasattr(x, "name"):
+        return {x.name}
+    return names_in(getattr(x, "targets", [getattr(x, "target", x)]))
 
 
 def code_hash(variant: str, root: Path = ROOT) -> str:
-    """A hash of the code that makes a run of this variant or control; root: the repository.
-
-    A rule that has no name in a file of RULES may be anything there, so all of them count.
-    """
-    rule = TRAINED[variant]
-    files = {root / name: module for name, module in RULES.items()}
-    named = [(path, name) for path, y in files.items() for name, x in vars(y).items() if x is rule]
-    start = named[:1] or [(path, "") for path in files]
-    texts = code([(root / "train.py", ""), *start], root)
+    """A hash of the code that makes a run of this variant or control; root: the repository."""
+    rules = {x: bound(x) for name in RULES for x in statements(root / name)}
+    other = [x for path in files(root) for x in statements(path)]
+    # In these two tables train.py finds the rule, and settings that are saved with the run.
+    used = [variant, *names_in(other).difference(("VARIANTS", "LOSS"))]
+    used.append(getattr(TRAINED[variant], "__name__", variant))
+    for name in used:  # the list grows
+        named = [x for x, names in rules.items() if name in names]
+        used += names_in(named).difference(used)
+    counted = [x for x in rules if not hasattr(x, "name") or x.name in used]
+    # Other versions of Python write other quotes.
+    texts = [re.sub("[\"']+", "'", ast.unparse(x)) for x in other + counted]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
-code([(ROOT / name, "") for name in ("train.py", *RULES)], ROOT)  # read now, as they are imported
+code_hash("grpo")  # all files are read now, as they are imported
 
 
 # ---- Runs and their models

@@ -48,24 +48,22 @@ def of_run(ours: np.ndarray, of_grpo: np.ndarray) -> dict[str, float]:
     """The columns of a row, from the seconds of each step."""
     spent = np.cumsum([0, *ours])  # before each step, and at the end
     same_time = np.interp(of_grpo.sum(), spent, range(len(spent)))
-    row = {"seconds": ours.sum(), "of_grpo": ours.sum() / of_grpo.sum()}
-    return row | {"same_time": same_time}
+    return {"seconds": ours.sum(), "of_grpo": ours.sum() / of_grpo.sum(), "same_time": same_time}
 
 
 def measure(task: str, seed: int, out: str, names: list[str]) -> list[dict]:
-    """The rows of one base model. A variant whose learning rate is not chosen yet has none."""
+    """The rows of one base model."""
     base = model_after(task, "base", seed, out)
     # What is loaded only once is loaded here, so that it counts for no variant.
     next(train.train(settings(task, seed, out), deepcopy(base)))
     rates = {name: chosen_rate(read_rows(RUNS), task, name) for name in ["grpo", *names]}
-    timed = [name for name, rate in rates.items() if rate]
     loops = []
-    for name in timed:
-        args = settings(task, seed, out, "--variant", name, "--lr", str(rates[name]))
+    for name, rate in rates.items():
+        args = settings(task, seed, out, "--variant", name, "--lr", str(rate))
         loops.append(seconds_of_steps(train.train(args, deepcopy(base))))
     seconds = np.transpose([*zip(*loops)])  # (names, steps); zip takes a step of each in turn
     about = {"task": task, "seed": seed}
-    rows = zip(timed, seconds)
+    rows = zip(rates, seconds)
     return [about | {"variant": x} | of_run(s, seconds[0]) for x, s in rows if x in names]
 
 
@@ -74,6 +72,5 @@ if __name__ == "__main__":
     parser.add_argument("--variants", nargs="+", default=NAMES, choices=NAMES)
     args = parser.parse_args()
     rows = complete(ROWS, measure, args.variants, args)
-    if rows:
-        text = markdown([*rows[0]], [[*cells(row).values()] for row in rows])
-        publish(ROWS, f"# How long a whole run takes. See studies/timing.py\n\n{text}\n")
+    text = markdown([*rows[0]], [[*cells(row).values()] for row in rows])
+    publish(ROWS, f"# How long a whole run takes. See studies/timing.py\n\n{text}\n")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("scipy.stats", reason="see studies/requirements.txt")
-import advantages  # noqa: E402
 import train  # noqa: E402
 from studies import analysis, common, compare, compare_report, equal_time  # noqa: E402
 from studies import pictures, protocol, runs  # noqa: E402
@@ -60,8 +59,8 @@ def test_rates():
     accuracy = protocol.accuracy_by_rate(rows, "add", "nthr")
     assert protocol.rates_to_try("nthr", accuracy) == [3e-4, 1.5e-4, 6e-4, 1.2e-3]
     level = searched("add", "half", [0.7, 0.71, 0.5]) + searched("add", "rloo", [0.7, 0.716, 0.5])
-    level += made("add", "half", 7.5e-5, [0.714] * 3)
-    level += made("add", "rloo", 7.5e-5, [0.1] * 3)
+    for name, lower in (("half", 0.714), ("rloo", 0.1)):
+        level += made("add", name, 7.5e-5, [lower] * 3)
     assert protocol.chosen_rate(level, "add", "half") == 3e-4  # 1.4 points are no reason
     assert protocol.chosen_rate(level, "add", "rloo") == 1.5e-4
     for beyond, best in ((0.75, 6e-4), (0.9, 1.2e-3)):
@@ -71,9 +70,8 @@ def test_rates():
 
 def test_times_of_runs(monkeypatch, tmp_path):
     """Times that are not averaged over base models, or those of another variant."""
-    times = [{"task": "add", "seed": n, "variant": "critic"} for n in (4, 5)]
-    times[0] |= {"seconds": 1.0, "of_grpo": 2.0, "same_time": 10.0}
-    times[1] |= {"seconds": 1.0, "of_grpo": 3.0, "same_time": 15.0}
+    about = {"task": "add", "variant": "critic"}
+    times = [about | {"seed": 2 + n, "of_grpo": n, "same_time": 5.0 * n} for n in (2, 3)]
     common.write_rows(tmp_path / "timing.csv", times)
     monkeypatch.setattr(analysis, "TABLES", tmp_path)
     analysis.run_times.cache_clear()
@@ -90,10 +88,8 @@ def test_equal_time(monkeypatch, tmp_path):
     common.write_rows(tmp_path / "compare.csv", [*runs_there])
     monkeypatch.setattr(equal_time, "RUNS", tmp_path / "compare.csv")
     about = {"task": "add", "variant": "verifree", "steps": 200}
-    rows = [
-        about | {"seed": seed} | dict.fromkeys(equal_time.COLUMNS, x)
-        for seed, x in ((4, 0.4), (5, 0.4))
-    ]
+    about |= dict.fromkeys(equal_time.COLUMNS, 0.4)
+    rows = [about | {"seed": seed} for seed in (4, 5)]
     *_, line = equal_time.page(rows).splitlines()
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[:4] == ["add", "`verifree`", "200", "2"]
@@ -108,39 +104,20 @@ def test_jobs(monkeypatch):
     nothing_chosen = dict.fromkeys(protocol.SETS, 0) | sizes
     assert {x: len([*compare.runs_of(x, [])]) for x in protocol.SETS} == nothing_chosen
     rows = [row for x in product(TASKS, SEARCHED) for row in searched(*x, [0.7, 0.6, 0.5])]
-    for name in ("nthr", "dense"):
-        for row in common.matching(rows, task="add", variant=name, lr=6e-4):
-            row["mean_sampled"] = 0.8
-        rows += made("add", name, 1.2e-3, [0.1] * 3)
-    for row in [row for row in rows if row["variant"] == "cispo"]:
+    for row in common.matching(rows, task="add", variant="nthr", lr=6e-4):
+        row["mean_sampled"] = 0.8
+    rows += made("add", "nthr", 1.2e-3, [0.1] * 3)
+    for row in common.matching(rows, variant="cispo"):
         rows.append(row | {"flags": protocol.CAPS[0], "mean_sampled": row["lr"] != 3e-4})
     planned = {name: [*compare.runs_of(name, rows)] for name in protocol.SETS}
-    of_controls = 12 * (len(protocol.CONTROLS) - len(FORMS) - 1 - len(protocol.OTHERS))
-    sizes = {
-        "rates": sizes["rates"] + 3,
-        "variants": len(TWELVE) * 2 * len(NAMES),
-        "forms": sizes["forms"] + 3 + 12 * len(FORMS),
-        "controls": of_controls,
-        "distillation": 6,
-        "caps": sizes["caps"],
-        "usual-later": 2 * 3 * 6,
-        "low-cap": 2 * 12,
-        "by-step": on_grid + 2 * 12,
-        "same-prefix": 2 * 12,
-        "unclipped": 6,
-        "narrow": sizes["narrow"],
-        "usual": 12 * 8,
-        "ladder": 6 * 2 * 2,
-        "response": 12,
-        "sum": 12,
-    }
-    assert {name: len({*planned[name]}) for name in planned} == sizes
-    seeds = [run.seed for run in planned["variants"]]
-    assert len(seeds) == sizes["variants"] and seeds == sorted(seeds)
-    of_nthr = [run for run in planned["variants"] if run[:2] == ("add", "nthr")]
-    assert {run.lr for run in of_nthr} == {6e-4}
+    of_all = planned["variants"]
+    seeds = [run.seed for run in of_all]
+    assert len({*of_all}) == len(of_all) == len(TWELVE) * 2 * len(NAMES) and seeds == sorted(seeds)
+    rates = {x: {run.lr for run in of_all if run[:2] == ("add", x)} for x in ("nthr", "cispo")}
+    assert rates == {"nthr": {6e-4}, "cispo": {3e-4}}
     assert {run.lr for run in planned["low-cap"]} == {2.1e-4}
-    assert {run.lr for run in planned["variants"] if run.variant == "cispo"} == {3e-4}
+    made_at_all = {run.variant for runs in planned.values() for run in runs}
+    assert made_at_all == {*NAMES, *protocol.CONTROLS} - {"double", "quarter"}  # see studies.dose
     rows += made("add", "grpo", 3e-4, [0.7], seeds=[5])
     monkeypatch.setattr(compare, "read_rows", lambda _: rows)
     args = SimpleNamespace(set=["rates", "variants"], tasks=["add"], seeds=[4, 5], out="x")
@@ -156,18 +133,14 @@ def test_a_row_of_a_run(tmp_path, monkeypatch, capsys):
     (row,) = compare.trained(run, tmp_path)
     assert Run.of(row) == run and row["scaled"] == 0
     (folder,) = tmp_path.glob("*/*")
-    assert "nthr-seed4-base_seed4-lr0.0006-max_grad_norm" in folder.name
     runs.model_after("add", "base", 4, tmp_path)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(train, "run", None)
     assert compare.trained(run, tmp_path) == [row]
     assert not runs.is_finished(run._replace(lr=3e-4), tmp_path)
-    for name in ("code.txt", "summary.json"):
+    for name, torn in product(("code.txt", "summary.json"), (slice(50), slice(0))):
         whole = (folder / name).read_bytes()
-        for torn in (whole[::-1], whole[:50], b"", b"\xff"):
-            (folder / name).write_bytes(torn)
-            assert not runs.is_finished(run, tmp_path)
-        (folder / name).unlink()
+        (folder / name).write_bytes(whole[torn])
         assert not runs.is_finished(run, tmp_path)
         (folder / name).write_bytes(whole)
     monkeypatch.setattr(runs, "read_rows", lambda _: [row])
@@ -215,10 +188,7 @@ def test_variants_beside_the_committed_ones(tmp_path, monkeypatch, capsys):
     assert len(asked) == 4  # what is named twice is run once
     assert path == tmp_path / "forest.png" and tasks == ["add"]
     assert results[-1].n == 2 and results[-1].flags == "--steps 50 --prompts 2 --width 8"
-    measured = [
-        x for x in results[:-1] if x.task == "add" and x.variant not in ("process", "cispo")
-    ]
-    assert {x.n for x in measured} == {12}  # the rows of these two are being made
+    assert {x.n for x in results[:-1] if x.task == "add"} == {12}
     assert "| add | `half` | 0.0003 | 2 |" in capsys.readouterr().out
 
 
@@ -253,138 +223,77 @@ def test_code_that_made_a_run(tmp_path):
     (tmp_path / "studies").mkdir()
     for name in ("train", "tasks", "model", "grpo", "advantages", "studies/ablations"):
         shutil.copy(runs.ROOT / f"{name}.py", tmp_path / f"{name}.py")
-    names = ("grpo", "ngrpo", "critic", "nthr_eta0")
+    names = ("grpo", "critic", "nthr", "nthr_eta0")
     before = {name: runs.code_hash(name, tmp_path) for name in names}
     assert before == {name: runs.code_hash(name) for name in names}
     assert len({*before.values()}) == len(names)
-
-    def changed(file, old, new):
-        """The variants whose hash is another one after this edit, which is undone."""
-        path = tmp_path / file
-        text = path.read_text()
-        assert old in text
-        path.write_text(text.replace(old, new, 1))
-        runs.statements.cache_clear()
-        after = {name: runs.code_hash(name, tmp_path) for name in names}
-        path.write_text(text)
-        return {name for name in names if after[name] != before[name]}
-
-    (tmp_path / "own.py").write_text("a = f\"{x['y']}\"  # which other versions write as f'{x[...")
-    assert runs.code([(tmp_path / "own.py", "")], tmp_path) == ["a = f'{x['y']}'"]
     (tmp_path / "model.py").write_text("")
     assert before == {name: runs.code_hash(name, tmp_path) for name in names}  # this code runs
     shutil.copy(runs.ROOT / "model.py", tmp_path / "model.py")
-    assert changed("grpo.py", '"""', '"""Another word. ') == set()
-    assert changed("train.py", "import csv", "import csv  # a comment") == set()
-    assert changed("model.py", "def forward(", "def forward_(") == {*names}
-    assert changed("advantages.py", "torch.where(trained.mask", "(trained.mask") == {*names}
-    assert changed("advantages.py", "torch.ones_like(rollout", "torch.zeros_like(rollout") == {
-        "ngrpo"
-    }
-    assert changed("advantages.py", "return -(A * bias)", "return (A * bias)") == {"critic"}
-    assert changed("studies/ablations.py", "eta=0.0", "eta=0.1") == {"nthr_eta0"}
-    assert changed("advantages.py", '"culling": {"cull": True},', "") == set()
-    assert changed("tasks.py", "DRAWS = 1250", "DRAWS = 1251") == {*names}
-    assert (
-        changed("studies/ablations.py", "from model import GPT", "from tasks import GPT") == set()
-    )
+    for file, old, new, changed in (
+        ("grpo.py", '"""', '"""Another word. ', set()),
+        ("train.py", "import csv", "import csv  # a comment", set()),
+        ("model.py", "def forward(", "def forward_(", {*names}),
+        ("advantages.py", "torch.where(trained.mask", "(trained.mask", {*names}),
+        ("advantages.py", "return -(A * bias)", "return (A * bias)", {"critic"}),
+        ("advantages.py", "s > tau", "s >= tau", {"nthr", "nthr_eta0"}),
+        ("studies/ablations.py", "eta=0.0", "eta=0.1", {"nthr_eta0"}),
+        ("tasks.py", "DRAWS = 1250", "DRAWS = 1251", {*names}),
+    ):
+        text = (tmp_path / file).read_text()
+        assert old in text
+        (tmp_path / file).write_text(text.replace(old, new, 1))
+        runs.statements.cache_clear()
+        after = {name: runs.code_hash(name, tmp_path) for name in names}
+        (tmp_path / file).write_text(text)
+        assert {name for name in names if after[name] != before[name]} == changed, (file, new)
 
 
 PLAIN = "def mine(rollout):\n    return WEIGHT * grpo(rollout)\n"
-OWN_CODE = {  # what is put into advantages.py, mine.py beside it, and what changes in one of them
-    "a constant": ("WEIGHT = 0.5\n" + PLAIN, "", "0.5", "50.0"),
-    "a constant behind its rule": (PLAIN + "WEIGHT: float = 0.5\n", "", "0.5", "50.0"),
-    "a constant of a constant": ("HALF = 0.5\nWEIGHT = 2 * HALF\n" + PLAIN, "", "0.5", "50.0"),
-    "a constant of two": ("OTHER, WEIGHT = 1, 0.5\n" + PLAIN, "", "0.5", "50.0"),
-    "a constant set again": ("WEIGHT = 1.0\nWEIGHT *= 0.5\n" + PLAIN, "", "0.5", "50.0"),
-    "one of a loop": ("for WEIGHT in (1, 0.5):\n    pass\n" + PLAIN, "", "0.5", "50.0"),
-    "a condition": ("WEIGHT = 1\nif 0.5 > 1:\n    WEIGHT = 2\n" + PLAIN, "", "0.5", "50.0"),
-    "a global": ("def f():\n    global WEIGHT\n    WEIGHT = 0.5\nf()\n" + PLAIN, "", "0.5", "5"),
-    "an attribute": (PLAIN + "mine.weight = 0.5\n", "", "0.5", "50.0"),
-    "a cell of a table": ('WEIGHT = {}\nWEIGHT["a"] = 1\n' + PLAIN, "", '["a"] = 1', '["a"] = 2'),
-    "a table": ('WEIGHT = {"b": 1}\nWEIGHT.update(a=1)\n' + PLAIN, "", "a=1", "a=2"),
-    "a filled table": ("WEIGHT = {}\ndef f():\n    WEIGHT[0] = 1\nf()\n" + PLAIN, "", "= 1", "= 2"),
-    "a lambda": ("mine = lambda rollout: 0.5 * grpo(rollout)\n", "", "0.5", "50.0"),
-    "a lambda of a constant": ("W = 0.5\nmine = lambda x: W * grpo(x)\n", "", "0.5", "50.0"),
-    "a rule that is made": (
-        "def f(x):\n    return lambda y: x\nmine = f(0.5)\n",
-        "",
-        "0.5",
-        "50.0",
-    ),
-    "an argument": ("def mine(rollout, x=0.5):\n    return x * grpo(rollout)\n", "", "0.5", "5"),
-    "a decorator": (
-        "def twice(f):\n    return lambda x: 2 * f(x)\n@twice\ndef mine(x):\n    return grpo(x)\n",
-        "",
-        "2 * f",
-        "3 * f",
-    ),
-    "another package": ("from math import exp as f\nmine = lambda x: f(x)\n", "", "t exp", "t log"),
-    "another variant": (
-        'mine = lambda x: VARIANTS["f"](x)\nf = lambda x: 5\nALL = [f]\n',
-        "",
-        "5",
-        "7",
-    ),
-    "no name": ('VARIANTS["mine"] = lambda rollout: 0.5\n', "", "0.5", "5"),
-    "from a file": ("from mine import mine\n", "W = 0.5\ndef mine(x):\n    return W\n", "0.5", "5"),
-    "another name": ("from mine import f as mine\n", "def f(x):\n    return 0.5\n", "0.5", "5"),
-    "all of a file": ("from mine import *\n", "def mine(x):\n    return 0.5\n", "0.5", "5"),
-    "a file": ("import mine as m\nmine = m.f\n", "def f(x):\n    return 0.5\n", "0.5", "5"),
-    "within a rule": ("def mine(x):\n from mine import W\n return W\n", "W = 0.5\n", "0.5", "5"),
-    "a file of a file": (
-        "from mine import f\nmine = f\n",
-        "from advantages import centre as c\ndef f(x):\n    return c(x.rewards)\n",
-        "import centre",
-        "import standardise",
-    ),
+TWICE = "def twice(f):\n    return lambda x: 2 * f(x)\n@twice\n"
+OTHER = 'mine = lambda x: VARIANTS["f"](x)\ndef f(x):\n    return 5\n'
+OWN_CODE = {  # what is put into advantages.py, and into mine.py beside it, and what changes there
+    "a rule": ("def mine(rollout, x=0.5):\n    return x * grpo(rollout)\n", "", "0.5"),
+    "a constant": (PLAIN + "WEIGHT: float = 0.5\n", "", "0.5"),
+    "a decorator": (TWICE + "def mine(x):\n    return grpo(x)\n", "", "2 *"),
+    "another variant": (OTHER, "", "5"),
+    "no name": ('VARIANTS["mine"] = lambda rollout: 0.5\n', "", "0.5"),
+    "a file": ("from mine import f as mine\n", "def f(x):\n    return 0.5\n", "0.5"),
+    "within a rule": ("def mine(x):\n import mine\n return mine.W\n", "W = 0.5\n", "0.5"),
 }
-
-
-ADVANTAGES = """
-def grpo(rollout):
-    return rollout.rewards
-def pos_only(rollout):
-    return grpo(rollout).clamp(min=0)
-def with_advantages(rollout, variant):
-    return variant(rollout)
-ALL = [grpo, pos_only, mine]
-VARIANTS = {variant.__name__: variant for variant in ALL}
-"""
-OF_ALL = ("one of a loop", "a condition", "a global", "a filled table", "all of a file")
 
 
 @pytest.mark.parametrize("kind", OWN_CODE)
 def test_own_code_that_made_a_run(kind, tmp_path, monkeypatch):
-    """The old row for a rule whose constant, table or file has changed; runs of other rules that
-    are made again for it, or all runs for a comment."""
-    text, beside, old, new = OWN_CODE[kind]
-    held = "another" if kind == "no name" else "mine"
-    monkeypatch.setattr(advantages, "mine", lambda rollout: None, raising=False)
-    monkeypatch.setitem(runs.TRAINED, "mine", getattr(advantages, held, print))
-
-    def hashes(text, beside):
-        for name, code in {"advantages": text + ADVANTAGES, "mine": beside}.items():
-            (tmp_path / f"{name}.py").write_text(code)
-        runs.statements.cache_clear()
-        return [runs.code_hash(name, tmp_path) for name in ("mine", "grpo", "pos_only")]
-
-    (tmp_path / "train.py").write_text("from advantages import VARIANTS, with_advantages")
+    """The old row for a rule whose constant, table or file has changed; runs of other variants that
+    are made again for a rule that they do not use, or all runs for a comment."""
+    text, beside, old = OWN_CODE[kind]
+    monkeypatch.setitem(runs.TRAINED, "mine", print)
+    shutil.copy(runs.ROOT / "train.py", tmp_path)
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "ablations.py").write_text("")
+
+    def hashes(text, beside):
+        own = f"{(runs.ROOT / 'advantages.py').read_text()}\n{text}"
+        for name, code in {"advantages": own, "mine": beside}.items():
+            (tmp_path / f"{name}.py").write_text(code)
+        runs.statements.cache_clear()
+        runs.files.cache_clear()
+        return [runs.code_hash(name, tmp_path) for name in ("mine", "grpo", "pos_only")]
+
     before = hashes(text, beside)
     assert before == hashes(f"# A comment\n{text}# Another\n", f"# A comment\n{beside}")
     assert (old in text) != (old in beside)
-    after = hashes(text.replace(old, new), beside.replace(old, new))
-    assert after[0] != before[0]
-    if kind not in OF_ALL:  # which of them is meant is not seen there
-        assert after[1:] == before[1:]
+    mine, *others = hashes(text.replace(old, "1" + old), beside.replace(old, "1" + old))
+    assert mine != before[0]
+    if kind in ("a rule", "another variant"):
+        assert others == before[1:]
 
 
 def test_what_is_missing(tmp_path, monkeypatch):
     """A variant that is measured again, or one that is left out where others are there."""
     names = ["grpo", "half"]
-    args = SimpleNamespace(tasks=["add"], seeds=[4, 5], out="x", jobs=1, only_tables=False)
+    args = SimpleNamespace(tasks=["add"], seeds=[4, 5], out="x", jobs=1, only_tables=True)
 
     def measure(task, seed, out, missing):
         return [{"task": task, "seed": seed, "variant": x, "seen": out} for x in missing]
@@ -392,7 +301,6 @@ def test_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(common, "side_by_side", lambda f, jobs, *_: [f(*job) for job in jobs])
     path = tmp_path / "some.csv"
     common.write_rows(path, measure("add", 4, "y", ["half"]))
-    args.only_tables = True
     assert len(common.complete(path, measure, names, args)) == 1
     args.only_tables = False
     rows = common.complete(path, measure, names, args)
@@ -422,9 +330,6 @@ def test_names_do_not_touch():
     """Names nearer than they may be, out of order, or moved although there is room."""
     assert pictures.spread(np.array([0.1, 0.5, 0.9]), 0.1) == pytest.approx([0.1, 0.5, 0.9])
     assert pictures.spread(np.array([0.5, 0.5, 0.9]), 0.1) == pytest.approx([0.45, 0.55, 0.9])
-    heights = pictures.spread(np.array([0.5, 0.51, 0.53, 0.54]), 0.1)
-    assert np.diff(heights) == pytest.approx([0.1] * 3)
-    assert heights.mean() == pytest.approx(0.52, abs=0.02)
 
 
 def test_a_page_of_some_rows(tmp_path, monkeypatch):
@@ -469,18 +374,8 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     assert names == {"half", "critic", "dr_grpo", "process"}
     page = compare_report.page(first + rows, results)
     assert (page.count("**+"), page.count("**-")) == (1, 3)
-    of_process = [x for x in page.splitlines() if "`process`" in x]
-    assert len(of_process) == 3 and "| mul | `process` | 0.0003 | 12 | **-4.0" in of_process[0]
     # Neither grpo nor rloo is compared, and culling has no rows here.
     assert f"{2 * (len(NAMES) - 3)} comparisons" in page.replace("\n", " ")
-    without = [row for row in first + rows if row["variant"] != "process"]
-    less = compare_report.page(without, analysis.effects(without))
-    assert f"{2 * (len(NAMES) - 4)} comparisons" in less.replace("\n", " ")
-    assert less.splitlines() == [
-        x.replace(f"{2 * (len(NAMES) - 3)} comparisons", f"{2 * (len(NAMES) - 4)} comparisons")
-        for x in page.splitlines()
-        if x not in of_process
-    ]
     of_pair = [x for x in page.splitlines() if "rloo" in x and "| 12 |" in x]
     assert len(of_pair) == 1 and "| mul | `dr_grpo = rloo` | 0.0003 | 12 | **-5.5" in of_pair[0]
     parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
@@ -499,27 +394,3 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     pictures.draw(results)
     drawn = {path.name for path in tmp_path.glob("*.png")}
     assert drawn == {"forest.png", "learning.png"}
-
-
-def test_a_folder_of_runs_in_the_home(tmp_path, monkeypatch):
-    """--out=~/runs, which no shell expands, makes a folder named ~ here."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    parser = common.options("Text.", FIRST, TASKS)
-    assert parser.parse_args(["--out=~/runs"]).out == str(tmp_path / "runs")
-    assert parser.parse_args(["--only-tables"]).out == "runs/studies"
-    assert runs.settings("add", 4, "-x").out == "-x/add-4"
-
-
-def test_a_picture_is_not_of_somebodys_settings(tmp_path, monkeypatch):
-    """LaTeX that is not there, another font or a window, because a matplotlibrc asks for them."""
-    import matplotlib
-
-    for name, value in (("text.usetex", True), ("font.size", 40), ("axes.facecolor", "red")):
-        monkeypatch.setitem(matplotlib.rcParams, name, value)
-    with pictures.picture(tmp_path / "a.png") as ax:
-        ax.plot([1, 2])
-    plain = (tmp_path / "a.png").read_bytes()
-    monkeypatch.undo()
-    with pictures.picture(tmp_path / "a.png") as ax:
-        ax.plot([1, 2])
-    assert (tmp_path / "a.png").read_bytes() == plain

@@ -4,7 +4,6 @@ import math
 import re
 import zlib
 from copy import deepcopy
-from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -13,11 +12,11 @@ import advantages
 import grpo
 import tasks
 from advantages import VARIANTS, with_advantages
-from grpo import policy_loss, response_logprobs, sample_rollout, token_weights
+from grpo import policy_loss, sample_rollout, token_weights
 from model import GPT
 from tasks import ADD, SUM, TASKS, held_out, make_problems
 from test_grpo import FAIL, FORMULAS, MIXED, ONE, POISON, REAL, V, apply, by_loops
-from test_grpo import close, nthr_at, problem, random_rollout, read_alone, sample
+from test_grpo import close, nthr_at, problem, random_rollout, sample
 from test_grpo import score_at, scripted, tiny_gpt
 
 
@@ -87,25 +86,6 @@ def test_tensors_are_made_where_the_model_is(monkeypatch):
     assert runs[0] == runs[1]
 
 
-def test_half_precision_samples_and_trains():
-    """A model in bfloat16 is a traceback, or its probabilities are rounded before the logarithm."""
-    model = tiny_gpt().bfloat16()
-    x = sample(model)
-    assert x.probs.dtype == x.logprobs.dtype == x.hidden.dtype == torch.float32
-    close(x.probs.sum(-1), torch.ones(x.mask.size()), 1e-5)
-    before = [weight.clone() for weight in model.parameters()]
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    for name in VARIANTS:
-        variant = VARIANTS[name]
-        if isinstance(variant, type):
-            variant = variant(tiny_gpt(outputs=1), 0.1)
-        x.rewards = torch.tensor([MIXED, ONE, FAIL, MIXED])
-        trained = with_advantages(x, variant)
-        assert trained.A.isfinite().all() and trained.A.dtype == torch.float32, name
-        assert all(math.isfinite(y) for y in grpo.update(model, optimizer, trained).values()), name
-    assert any((new != old).any() for new, old in zip(model.parameters(), before))
-
-
 def test_what_cannot_be_computed_is_refused_in_words():
     """A slice is silently empty, a block raises a shape error, or None is multiplied by a number.
     Or prompts of different lengths are padded inside, so responses begin at other positions than in
@@ -139,19 +119,6 @@ def test_numbers_that_are_not_finite_are_refused():
     unsure = Unsure(tasks.running_totals, tasks.from_totals, SUM.levels)
     with pytest.raises(ValueError, match="a reward of this task .*Unsure"):
         sample(tiny_gpt(), (3, 4), task=unsure)
-
-
-def test_more_minibatches_than_groups():
-    """Millions of empty parts are made and thrown away. A rollout has at most P parts."""
-    model = tiny_gpt()
-    x = sample(model)
-    x.rewards = torch.tensor([MIXED, ONE, FAIL, MIXED])
-    metrics = []
-    for minibatches in (3, 10**9):
-        still = torch.optim.SGD(model.parameters(), lr=0.0)
-        trained = with_advantages(x, advantages.grpo)
-        metrics.append(grpo.update(model, still, trained, minibatches))
-    assert metrics[0] == metrics[1]
 
 
 # ---- Variants, sampling and the update
@@ -212,38 +179,6 @@ def test_tokens_are_drawn_from_the_recorded_distribution():
     assert sample(tiny_gpt()).texts == sample(tiny_gpt()).texts != sample(tiny_gpt(), seed=1).texts
 
 
-def test_repeat_interleave_keeps_the_responses_of_a_prompt_together():
-    """repeat in place of repeat_interleave: a prompt gets the responses to its neighbours."""
-    rollout = sample(tiny_gpt().double(), (3, 8, 4, 8), G=3, task=SUM, temperature=0)
-    first = rollout.probs[:, :, 0]  # greedy: all responses to a prompt are the same
-    close(first, first[:, :1].expand(4, 3, V))
-    assert not torch.isclose(first[0], first[1]).all()
-    assert all(len({*group}) == 1 for group in rollout.texts)
-
-
-def logprobs_alone(model, rollout):
-    """response_logprobs, each response as one row: no padding, no neighbour."""
-    alone = torch.zeros_like(rollout.logprobs)
-    for g, i, tokens, _, logits in read_alone(model, rollout):
-        logp = (logits[:-1] / rollout.temperature).log_softmax(-1)
-        alone[g, i, : len(tokens)] = logp[range(len(tokens)), tokens]
-    return alone
-
-
-def test_padding_and_longer_neighbours_change_no_loss_or_gradient():
-    """Attention to padding: what a response teaches depends on who stands beside it."""
-    model = tiny_gpt().double()
-    rollout = sample(model)
-    A = torch.randn_like(rollout.logprobs)
-    weights = token_weights(rollout.mask)
-    alone = logprobs_alone(model, rollout)
-    rollout.tokens[~rollout.mask] = V - 1  # any padding
-    together = response_logprobs(model, rollout)
-    losses = [policy_loss(x, rollout.logprobs, A, weights)[0] for x in (together, alone)]
-    close(*losses)
-    close(*[torch.autograd.grad(loss, model.parameters()) for loss in losses])
-
-
 def test_nan_in_the_padding_reaches_no_loss_or_gradient():
     """Padding that holds NaN is multiplied by 0, which gives NaN, also in the gradient. Or it is
     replaced only after the exponential. One NaN in the loss makes every weight NaN.
@@ -283,11 +218,10 @@ def test_equal_rewards_give_exactly_zero(name):
 # ---- The tasks
 def test_numbers_are_of_their_level():
     """A task without zeros, or with leading ones, is another task."""
-    draw = Mock(return_value=7)
+    asked = []
     for task in TASKS.values():
-        task.make(3, draw)
-    three = call(100, 1000)
-    assert draw.call_args_list == [three, three] + [three, call(2, 10)] + [call(0, 10)] * 3
+        task.make(3, lambda *ends: asked.append(ends) or 7)
+    assert asked == [(100, 1000)] * 3 + [(2, 10)] + [(0, 10)] * 3
 
 
 def test_the_longest_texts_are_those_of_all_problems():
@@ -295,24 +229,14 @@ def test_the_longest_texts_are_those_of_all_problems():
     steps is not that of the level, a longer solution then has no room, and is cut off.
     """
 
-    def remainders(level, draw):  # Euclid's algorithm: 34,21 has 13, 8, 5, 3, 2, 1, 0
-        a, b = (draw(10 ** (level - 1), 10**level) for _ in range(2))
-        prompt = f"{a},{b}="
-        steps = []
-        while b:
-            a, b = b, a % b
-            steps.append(b)
-        return prompt, steps
+    def countdown(level, draw):
+        n = draw(1, 10**level)
+        return f"{n}=", [*range(n % 10, 0, -1)]
 
-    def divisor(steps):
-        return ",".join(steps)[-5:-3]  # the last step but one; "" if there is none
-
-    task = tasks.Task(remainders, divisor, range(1, 3))
+    task = tasks.Task(countdown, lambda steps: str(len(steps)), range(1, 3))
     problems = make_problems(task, True) + make_problems(task, False)
     for texts, longest in zip(zip(*problems), task.longest[:3]):
         assert longest in texts and len(longest) == max(map(len, texts))
-    one = next(p for p in problems if p.level == 2)
-    assert len(one.solution) < len(task.longest.solution)
 
 
 @pytest.mark.parametrize("held", [True, False])

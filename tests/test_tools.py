@@ -1,11 +1,11 @@
 """The two tools beside a run: what they are asked, what they answer, how they refuse."""
 
-import builtins
 import csv
 import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,32 +47,14 @@ def refused(capsys, tool, *argv) -> str:
     return error
 
 
-@pytest.mark.parametrize(
-    "task, text, prompt",
-    [
-        (ADD, "347+285", "  347+  285="),
-        (ADD, "347+285=", "  347+  285="),
-        (ADD, " 347 + 285 = ", "  347+  285="),
-        (ADD, "99999+10000", "99999+10000="),
-        (MUL, "347 * 8", "  347*8="),
-        (SUM, "0+0+9", "0+0+9=          "),
-        (ADD, "7+8", None),  # one digit
-        (ADD, "34+347", None),
-        (ADD, "123456+654321", None),
-        (ADD, "34+71+22", None),
-        (ADD, "034+71", None),
-        (ADD, "-34+71", None),
-        (ADD, "3 4 7*285", None),
-        (ADD, "34+71==", None),
-        (ADD, "³4+71", None),
-        (ADD, "", None),
-        (ADD, "1" * 5000 + "+" + "2" * 5000, None),  # int() refuses so many digits
-        (MUL, "347*1", None),
-        (MUL, "8*347", None),
-        (SUM, "7+8", None),
-        (SUM, "1+2+3+4+5+6+7+8+9", None),
-    ],
-)
+PROBLEMS = [(ADD, "347+285", "  347+  285="), (ADD, " 347 + 285 = ", "  347+  285=")]
+PROBLEMS += [(MUL, "347 * 8", "  347*8="), (SUM, "0+0+9", "0+0+9=          ")]
+NONE = "|7+8|34+347|123456+654321|34+71+22|034+71|-34+71|3 4 7*285|34+71==|³4+71".split("|")
+NONE += ["1" * 5000 + "+" + "2" * 5000]  # int() refuses so many digits
+PROBLEMS += [(ADD, text, None) for text in NONE] + [(MUL, "347*1", None), (SUM, "7+8", None)]
+
+
+@pytest.mark.parametrize("task, text, prompt", PROBLEMS)
 def test_what_is_a_problem(task, text, prompt):
     """Another problem than the one that was asked; a space or "=" that is refused; a traceback."""
     problem = ask.asked(task, text)
@@ -150,8 +132,11 @@ def test_a_group_shows_how_a_variant_pushes_each_token(name, monkeypatch, capsys
     counts, texts, rewards = zip(*parts)
     assert sum(map(int, counts)) == 8
     assert [*rewards] == sorted(rewards, reverse=True)  # correct ones first
-    for pushes in marks:
-        assert {*pushes.split()[0]} <= {*"+-ud0"}
+    for pushes, said in (line.split(maxsplit=1) for line in marks):
+        sizes = [int(n) for n in re.findall(r" on (\d+) token", said)]  # none if there are many
+        assert {*pushes} <= {*"+-ud0"} and sum(sizes) in (0, len(pushes))
+        if name == "nthr":
+            assert sorted(sizes) == sorted(filter(None, map(pushes.count, "+-ud0")))
     if name != "verifree":  # it shows what it trains
         assert texts[0] == WORK and {*texts} == {*TEXTS}
         for text, reward, pushes in zip(texts, rewards, marks, strict=True):
@@ -171,19 +156,6 @@ def test_a_group_shows_how_a_variant_pushes_each_token(name, monkeypatch, capsys
         assert found == expected[name]
 
 
-def test_nthr_shows_both_of_its_pushes(monkeypatch, capsys):
-    """A count that is not that of the marks."""
-    lines = shown("nthr", TEXTS, monkeypatch, capsys)
-    found = [
-        line.split(maxsplit=1) for line in lines if " on " in line and line.startswith(" " * 6)
-    ]
-    for marks, text in found:
-        counts = [int(x) for x in re.findall(r" on (\d+) token", text)]
-        assert sorted(counts) == sorted(filter(None, map(marks.count, "+-ud0")))
-    assert len(found) == 4
-    assert "not whether the token is wrong." in "\n".join(lines)
-
-
 @pytest.mark.parametrize("texts, kind", [([WORK] * 8, "all-pass"), (["#"] * 8, "all-fail")])
 def test_a_group_without_a_push_says_why(texts, kind, monkeypatch, capsys):
     """A group of zeros that looks like a fault."""
@@ -194,10 +166,9 @@ def test_a_group_without_a_push_says_why(texts, kind, monkeypatch, capsys):
     assert sum("no push on" in line for line in lines) == 1
     assert "grpo pushes this group" not in "\n".join(lines)
     lines = shown("nthr", texts, monkeypatch, capsys)
-    assert lines.index("nthr pushes this group as grpo does.") > 0
+    assert "nthr pushes this group as grpo does." in lines
     lines = shown("negative", texts, monkeypatch, capsys)
     assert ("No token is pushed, so this group teaches nothing." in lines) == (kind == "all-pass")
-    assert ("negative pushes this group as grpo does." in lines) == (kind == "all-pass")
     critic = "\n".join(shown("critic", texts, monkeypatch, capsys))
     assert "as grpo does" not in critic and "teaches nothing" not in critic
 
@@ -207,8 +178,6 @@ def test_rewards_between_0_and_1(monkeypatch, capsys):
     lines = "\n".join(shown("grpo", TEXTS, monkeypatch, capsys, [1, 0.5, 0.3, 0.0] * 2))
     assert "Correct answers: 2 of 8." in lines
     assert all(f"  reward {x}" in lines for x in ("1\n", "0.5  ", "0.3  ", "0  "))
-    lines = "\n".join(shown("grpo", TEXTS, monkeypatch, capsys, [0.5, 0.0] * 4))
-    assert "Correct answers: 0 of 8." in lines and "The group is" not in lines
     lines = "\n".join(shown("grpo", TEXTS, monkeypatch, capsys, [0.5] * 8))
     assert "Correct answers: 0 of 8." in lines and "The group is of equal rewards: " in lines
 
@@ -254,11 +223,10 @@ def test_colours_are_for_a_terminal_and_can_be_turned_off(monkeypatch, capsys):
     assert text.count(up) == 2 * 10 * 2 and down not in text and f"{up}+{end}" in text
     assert f"{down}-{end}" in "\n".join(shown("grpo", TEXTS, monkeypatch, capsys))
     assert f"{up}1{end}{up}2{end}{up},{end}" in text  # the tokens themselves
-    monkeypatch.setenv("TERM", "dumb")
-    assert "\033" not in "\n".join(shown("grpo", TEXTS, monkeypatch, capsys))
-    monkeypatch.delenv("TERM")
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "\033" not in "\n".join(shown("grpo", TEXTS, monkeypatch, capsys))
+    for name, value in (("TERM", "dumb"), ("NO_COLOR", "1")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert "\033" not in "\n".join(shown("grpo", TEXTS, patch, capsys))
 
 
 def test_a_group_of_a_run(folder, capsys):
@@ -271,7 +239,6 @@ def test_a_group_of_a_run(folder, capsys):
     assert texts[0] == texts[1] and texts[2].startswith("34+71=")
     assert "These texts, with the true answer, are trained." in texts[2]
     assert "--group" in refused(capsys, ask, folder, "34+71", "--variant", "nthr")
-    assert "nope" in refused(capsys, ask, folder, "--group", "--variant", "nope")
 
 
 def test_what_ask_refuses(folder, capsys):
@@ -283,17 +250,13 @@ def test_what_ask_refuses(folder, capsys):
     assert "absent is not the folder" in refused(capsys, ask, "absent", "34+71")
     whole = (folder / "summary.json").read_text()
     other = whole.replace('"task": "add"', '"task": "mine"')
-    for broken in ("", whole[:100], "[]", "{}", "null", '{"task": "add", "layers": 99}', other):
+    wider = whole.replace('"width": 8', '"width": 16')
+    for broken in ("", whole[:100], "[]", "{}", other, wider):
         (folder / "summary.json").write_text(broken)
-        assert "not the folder of a finished run of a known task" in refused(
-            capsys, ask, folder, "34+71"
-        )
-    (folder / "summary.json").write_text(whole.replace('"width": 8', '"width": 16'))
-    assert "not the folder of a finished run" in refused(capsys, ask, folder, "34+71")
+        error = refused(capsys, ask, folder, "34+71")
+        assert "not the folder of a finished run of a known task" in error
     (folder / "summary.json").write_text(whole)
     (folder / "model.pt").write_bytes((folder / "model.pt").read_bytes()[:500])
-    assert "not the folder of a finished run" in refused(capsys, ask, folder, "34+71")
-    (folder / "model.pt").unlink()
     assert "not the folder of a finished run" in refused(capsys, ask, folder, "34+71")
 
 
@@ -305,17 +268,15 @@ def drawn(monkeypatch):
 
     figures = []
     save = Figure.savefig
-    monkeypatch.setattr(
-        Figure, "savefig", lambda self, *to, **how: (figures.append(self), save(self, *to, **how))
-    )
+    note = lambda self, *to, **how: figures.append(self) or save(self, *to, **how)  # noqa: E731
+    monkeypatch.setattr(Figure, "savefig", note)
     return figures
 
 
-def test_curves_begin_at_step_0(folder, tmp_path, drawn):
+def test_curves_begin_at_step_0(folder, drawn):
     """A curve without its beginning; shares for percent; two runs that cannot be told apart."""
     rows = [*csv.DictReader((folder / "metrics.csv").read_text().splitlines())]
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "metrics.csv").write_bytes((folder / "metrics.csv").read_bytes())
+    shutil.copytree(folder, "other")
     curves.main([str(folder), "other"])
     assert Path("curves.png").read_bytes()[:4] == b"\x89PNG"
     (figure,) = drawn
@@ -327,20 +288,14 @@ def test_curves_begin_at_step_0(folder, tmp_path, drawn):
         scale = 100 if ax.get_title().endswith("%") else 1
         values = [scale * float(row[name]) for row in rows if row[name]]
         assert first.get_ydata().tolist() == pytest.approx(values)
-        assert first.get_marker() in (None, "None")  # no mark looks like data
         assert first.get_color() != second.get_color()
-
-
-def copies(folder, *names):
-    for name in names:
-        Path(name).mkdir()
-        Path(name, "metrics.csv").write_bytes((folder / "metrics.csv").read_bytes())
 
 
 def test_every_run_has_a_line_of_its_own(folder, drawn):
     """The sixth run looks like the first; a `$` in a name is read as a formula, or stops all."""
     names = ["one", "two", "three", "four", "five", "six", "a$b$", "_seven"]
-    copies(folder, *names)
+    for name in names:
+        shutil.copytree(folder, name, ignore=shutil.ignore_patterns("summary.json"))
     curves.main(names)
     (legend,) = drawn[0].legends
     labels = [text.get_text().replace("\\$", "$") for text in legend.get_texts()]
@@ -374,8 +329,7 @@ def test_the_title_has_the_result_that_the_run_printed(folder, drawn):
     curves.main([str(folder)])
     assert drawn[0].get_suptitle() == f"{folder}: sampled accuracy 13.9% -> 95.6%"
     assert not drawn[0].legends  # it would repeat the title
-    whole["final_sampled"] = []
-    for text in ("", "[]", "null", "{}", json.dumps(whole)[:99], json.dumps(whole)):
+    for text in ("", "[]", "{}", json.dumps(whole)[:99]):
         summary.write_text(text)
         assert curves.title_of(folder) == f"{folder}: not finished"
 
@@ -389,34 +343,19 @@ def test_a_torn_last_row_is_left_out_and_said(folder, drawn, capsys):
         (folder / "metrics.csv").write_text(text + torn)
         assert curves.read(folder) == whole
         assert "the last row of metrics.csv is torn" in capsys.readouterr().err
-    (folder / "metrics.csv").write_text(text)
-    assert curves.read(folder) == whole
-    assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    "line, old, new, said",
-    [
-        (1, "entropy", "entropie", "line 1: no column entropy. Its columns are step, reward,"),
-        (1, "step", "a\tb", "line 1: no column step."),
-        (3, ",", ";", "line 3: not as many fields as in the header"),
-        (3, "1,", "1,1,", "line 3: not as many fields as in the header"),
-        (2, "0,", "\xff,", "line 2: not as many fields as in the header, or not UTF-8"),
-        (4, "2,", "two,", "line 4: invalid literal for int() with base 10: 'two'"),
-        (3, "1,0", "1,#", "line 3: could not convert string to float: '#"),
-    ],
-)
-def test_curves_name_the_line_that_is_torn_or_foreign(line, old, new, said, folder, capsys):
-    """A traceback, or a word that there is no file; a picture of a file that is not a run's."""
+FOREIGN = [("entropy", "entropie", "line 1: no column entropy. Its columns are step, reward,")]
+FOREIGN += [("\n2,", "\ntwo,", "line 4: invalid literal for int() with base 10: 'two'")]
+
+
+@pytest.mark.parametrize("old, new, said", FOREIGN)
+def test_curves_name_the_line_that_is_foreign(old, new, said, folder):
+    """A traceback, or a word that there is no file. (tests/test_studies.py has more such files.)"""
     path = folder / "metrics.csv"
-    lines = path.read_text().splitlines()
-    assert old in lines[line - 1]
-    lines[line - 1] = lines[line - 1].replace(old, new, 1 if old != "," else -1)
-    path.write_text("\n".join([*lines, ""]), encoding="latin-1")
-    with pytest.raises(SystemExit) as stop:
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(SystemExit, match=re.escape(f"{path}, {said}")):
         curves.main([str(folder)])
-    assert stop.value.code.startswith(f"{path}, {said}") and "\n" not in stop.value.code
-    assert not Path("curves.png").exists()
 
 
 @pytest.mark.parametrize("given, written", [("pic", "pic.png"), ("a.b.svg", "a.b.svg")])
@@ -428,40 +367,7 @@ def test_the_picture_is_where_the_tool_says(given, written, folder, drawn, capsy
     assert {*Path().iterdir()} - before == {Path(written)}
 
 
-def test_a_picture_is_not_of_somebodys_settings(folder, drawn, monkeypatch):
-    """LaTeX that is not there, or another font and colour, because a matplotlibrc asks for them."""
-    import matplotlib
-
-    curves.main([str(folder)])
-    plain = Path("curves.png").read_bytes()
-    for name, value in (("text.usetex", True), ("font.size", 40), ("axes.facecolor", "red")):
-        monkeypatch.setitem(matplotlib.rcParams, name, value)
-    monkeypatch.setitem(matplotlib.rcParams, "backend", "qtagg")
-    curves.main([str(folder)])
-    assert Path("curves.png").read_bytes() == plain
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no such paths")
-def test_paths_that_standard_output_cannot_show(folder, name=os.fsdecode(b"\xe8\xb7\x91\xe9")):
-    """A traceback at the end of what went well, because a path is not of this encoding."""
-    folder.rename(name)
-    environment = os.environ | {"PYTHONPATH": str(Path(train.__file__).parent)}
-    environment |= {"PYTHONIOENCODING": "ascii:strict"}
-    program = [sys.executable, "-m", "tools.curves", name, "--out", f"{name}.svg"]
-    done = subprocess.run(program, env=environment, capture_output=True)
-    assert done.returncode == 0 and b"The picture is " in done.stdout and b"\\" in done.stdout
-    assert Path(f"{name}.svg").exists()
-
-
-def test_a_picture_in_the_home(folder, drawn, tmp_path, monkeypatch):
-    """--out=~/a.png, which no shell expands, is refused."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "home").mkdir()
-    curves.main([str(folder), "--out=~/a.png"])
-    assert (tmp_path / "home" / "a.png").exists()
-
-
-def test_what_curves_refuses(folder, tmp_path, monkeypatch, capsys):
+def test_what_curves_refuses(folder, monkeypatch, capsys):
     """A traceback where a folder or matplotlib is missing, or the picture has no place."""
     assert "absent is not the folder of a run" in refused(capsys, curves, "absent")
     Path("metrics.csv").mkdir()
@@ -469,15 +375,7 @@ def test_what_curves_refuses(folder, tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     for out in ("absent/curves.png", "curves.xyz"):
         assert f"{out} cannot be written" in refused(capsys, curves, folder, "--out", out)
-        assert not [*Path().glob("**/*.part")]
-    find = builtins.__import__
-
-    def without(name, *rest):
-        if name.startswith("matplotlib"):
-            raise ModuleNotFoundError(name)
-        return find(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
     assert "python -m pip install matplotlib" in refused(capsys, curves, folder)
 
 
@@ -486,25 +384,6 @@ def test_standard_output_that_is_not_a_file(monkeypatch):
     for stdout in (io.StringIO(), None):
         monkeypatch.setattr(sys, "stdout", stdout)
         print_anything()
-
-
-@pytest.mark.parametrize("number, said", [("0", "invalid choice: 0"), ("x", "invalid")])
-def test_jobs_of_a_study(number, said, capsys):
-    """A traceback of ProcessPoolExecutor."""
-    common = pytest.importorskip("studies.common", exc_type=ImportError)
-    with pytest.raises(SystemExit):
-        common.options("A study.", range(1), ("add",)).parse_args(["--jobs", number])
-    assert f"error: argument --jobs: {said}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("tool", [ask, curves])
-def test_help_starts_nothing(tool, capsys, monkeypatch):
-    """A tool that calls itself by another name, or works when it is asked for help."""
-    monkeypatch.setattr(sys, "argv", ["elsewhere.py"])
-    with pytest.raises(SystemExit) as stop:
-        tool.main(["--help"])
-    assert stop.value.code == 0
-    assert f"python -m tools.{tool.__name__.split('.')[1]}" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no SIGPIPE")

@@ -10,12 +10,12 @@ another variant would push the same responses. A group is always drawn and pushe
 because some variants look at the batch.
 """
 
-import argparse
 import json
 import os
 import random
 import re
 import sys
+from argparse import SUPPRESS, ArgumentParser
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,9 +162,8 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
 
 
 def main(argv: list[str]) -> None:
-    about = __doc__.splitlines()[0]
     # Without the usage an error is one line.
-    parser = argparse.ArgumentParser("python -m tools.ask", argparse.SUPPRESS, about)
+    parser = ArgumentParser("python -m tools.ask", SUPPRESS, __doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="folder of a finished run")
     parser.add_argument("problem", nargs="*", help="for example 347+285, '347 + 285' or 347+285=")
     parser.add_argument("--group", action="store_true", help="eight responses and their pushes")

@@ -5,10 +5,10 @@ metrics.csv, which tools/README.md defines, with a line for each run. The title,
 several runs, has sampled accuracy before and after training, as summary.json has it.
 """
 
-import argparse
 import json
 import os
 import sys
+from argparse import SUPPRESS, ArgumentParser
 from itertools import product
 from pathlib import Path
 
@@ -100,9 +100,8 @@ def draw_panels(figure, runs: dict[Path, dict]) -> None:
 
 
 def main(argv: list[str]) -> None:
-    about = __doc__.splitlines()[0]
     # Without the usage an error is one line.
-    parser = argparse.ArgumentParser("python -m tools.curves", argparse.SUPPRESS, about)
+    parser = ArgumentParser("python -m tools.curves", SUPPRESS, __doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument("--out", default="curves.png", help="the picture: .png, .pdf or .svg")
     options = parser.parse_args(argv)

@@ -33,7 +33,7 @@ from tools.trl_variants import KEPT, VARIANTS, GRPOConfig, VariantTrainer, requi
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, GenerationConfig
-from transformers import HfArgumentParser, PrinterCallback
+from transformers import HfArgumentParser, PrinterCallback, integrations
 from transformers.utils import logging
 from trl.trainer import utils
 
@@ -174,6 +174,8 @@ def train(variant: str, name: str, config: GRPOConfig) -> list[dict]:
         raise ValueError("gradient_accumulation_steps must divide steps_per_generation")
     if config.generation_batch_size > len(data) * config.num_generations:
         raise ValueError(f"generation_batch_size: there are only {len(data)} problems")
+    if not {*config.report_to} <= {*integrations.get_available_reporting_integrations()}:
+        raise ValueError(f"--report_to {' '.join(config.report_to)}: a package is not installed")
     config.logging_steps = config.steps_per_generation // config.gradient_accumulation_steps
     with config.main_process_first():
         try:
