@@ -1,14 +1,14 @@
 """Makes the advantage lab, a page to play with: python -m tools.explore
 
 The page is tools/explore.html, one file that needs no network. It joins explore.template.html,
-explore.css, explore.js and recorded numbers. Two things are recorded:
+explore.css, recorded numbers and five scripts: advantages.js computes, tree.js, charts.js and
+questions.js draw, and explore.js has what they share. The order of the rules and the number beside
+each come from studies/results/compare.csv. Two things are recorded:
 
-- One group of eight responses to 347+285= by the base model. For each prefix of these responses the
-  page gets the distribution over the next token. It computes all advantages and updates from this
-  table.
-- For each task a run of grpo and one of half. Every 25 steps the page keeps the accuracy, eight
-  responses to one held-out problem, and the shares of the training groups that were all-fail and
-  all-pass.
+- One group of eight responses to 347+285= by the base model, and the distribution over the next
+  token after each prefix of these responses. The page computes all updates from this table.
+- For each task a run of grpo and one of half: every 25 steps the accuracy, eight responses to one
+  held-out problem, and the shares of the training groups that were all-fail and all-pass.
 
 The default takes about ten minutes on one core.
 """
@@ -17,12 +17,10 @@ import argparse
 import base64
 import inspect
 import json
-import os
 import re
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from operator import ne
 from pathlib import Path
 
@@ -36,14 +34,18 @@ from grpo import Rollout, policy_loss, sample_rollout
 from model import GPT
 from tasks import ADD, CHARACTERS, MARKER, TASKS, Problem, Task, make_problems
 from tools.ask import asked
+from tools.rows import read_rows
 
 TEMPLATE = Path(__file__).with_name("explore.template.html")
 PAGE = Path(__file__).with_name("explore.html")
-# The rules that the page offers beside grpo. The others only scale the advantages of a group, or
-# need a network.
-RULES = ("half", "pos_only", "reinforce", "nthr", "compensation", "ngrpo", "negative", "forking")
+SCRIPTS = ("advantages.js", "tree.js", "charts.js", "questions.js", "explore.js")
+ROWS = Path(__file__).parent.parent / "studies/results/compare.csv"
+# The rules that the page offers. The others only scale the advantages of a group, or need a
+# network.
+RULES = ("grpo", "half", "pos_only", "nthr", "compensation", "ngrpo", "negative", "forking")
 RULES += ("process",)
 CLIPS = ("grpo", "gspo", "cispo")
+SEEDS = range(4, 16)  # the base models of the forest plot
 FOLLOWED = ("grpo", "half")  # the variants whose runs are recorded
 LEVEL = 4  # of the problem that they show
 
@@ -117,44 +119,60 @@ def group_of(model: GPT, task: Task, problem: Problem) -> Rollout:
     return sample_rollout(model, task, [problem], 8, generator=rng)
 
 
-def follow(args: argparse.Namespace, model: GPT, problem: Problem) -> list[dict]:
-    """One run from this base model: at each evaluation the accuracy, a group, and which shares of
-    the groups that were trained on since the evaluation before were all-fail and all-pass."""
+def follow(args: argparse.Namespace, model: GPT, problems: list[Problem]) -> list[list[dict]]:
+    """One run from this base model, as a film of each problem: at each evaluation the accuracy, a
+    group, and which shares of the groups that were trained on since the evaluation before were
+    all-fail and all-pass."""
     task = TASKS[args.task]
-    kept = []
+    films = [[] for _ in problems]
     trained = []
     base = {"step": 0} | train.evaluate(model, task, "sampled", temperature=1)
     for *_, row in tqdm(chain([(base,)], train.train(args, model)), f"{args.task} {args.variant}"):
         if row["step"]:
             trained.append([row["all_fail"], row["all_pass"]])
         if "sampled" in row:
-            group = group_of(model, task, problem)
-            shown = {"tokens": decode_responses(group), "rewards": written(group.rewards[0])}
             equal = np.mean(trained, axis=0).round(4).tolist() if trained else None
-            kept.append({"step": row["step"], "sampled": round(row["sampled"], 4)} | shown)
-            kept[-1]["equal"] = equal
+            for problem, film in zip(problems, films):
+                group = group_of(model, task, problem)
+                shown = {"tokens": decode_responses(group), "rewards": written(group.rewards[0])}
+                now = {"step": row["step"], "sampled": round(row["sampled"], 4)}
+                film.append(now | shown | {"equal": equal})
             trained = []
-    return kept
+    return films
+
+
+def agree(films: list[list[dict]]) -> bool:
+    """Whether the films of one problem say what the accuracy of their runs says: which run is
+    better on average, and, within two of eight responses, where each of them ends."""
+    solved = [[frame["rewards"].count("1") / 8 for frame in film] for film in films]
+    accuracy = [[frame["sampled"] for frame in film] for film in films]
+    ends = [abs(x[-1] - y[-1]) <= 0.25 for x, y in zip(solved, accuracy)]
+    better, said = (np.sum(of[0]) < np.sum(of[1]) for of in (solved, accuracy))
+    return all(ends) and better == said
 
 
 def runs_of(name: str, base: GPT, steps: int) -> dict:
-    """The runs of a task, and the problem that they show: the first, of all held-out ones of a
-    level, that the base model solves in none of eight responses."""
+    """The runs of a task, and the problem that they show: of twenty held-out ones of a level that
+    the base model solves in none of eight responses, the first whose films agree with the runs."""
     task = TASKS[name]
     held = [problem for problem in make_problems(task, held=True) if problem.level == LEVEL]
-    problem = next(p for p in held if not group_of(base, task, p).rewards.any())
-    runs = {"problem": problem}
+    unsolved = (p for p in held if not group_of(base, task, p).rewards.any())
+    problems = [*islice(unsolved, 20)]
+    films = {}
     for variant in FOLLOWED:
         line = ["--task", name, "--variant", variant, "--steps", str(steps)]
-        runs[variant] = follow(train.parse_arguments(line), deepcopy(base), problem)
-    return runs
+        films[variant] = follow(train.parse_arguments(line), deepcopy(base), problems)
+    agreeing = [k for k, pair in enumerate(zip(*films.values())) if agree(pair)]
+    k = (agreeing or [0])[0]
+    return {"problem": problems[k]} | {variant: of[k] for variant, of in films.items()}
 
 
 def record(tasks: list[str], steps: int) -> dict:
     """Everything that the page shows but the rules' ideas and the limits of the losses."""
-    bases = {
-        task: train.base_model(train.parse_arguments(["--task", task])) for task in {"add", *tasks}
-    }
+    line = ["--steps", str(steps)]  # parsed before the first training: a bad number is refused
+    bases = {}
+    for task in {"add", *tasks}:
+        bases[task] = train.base_model(train.parse_arguments(["--task", task, *line]))
     runs = {task: runs_of(task, bases[task], steps) for task in tasks}
     return {"lab": first_group(bases["add"]), "runs": runs}
 
@@ -164,6 +182,22 @@ def about(name: str) -> dict:
     text = inspect.getdoc(VARIANTS[name])
     paper = re.search("arXiv ([0-9.]+[0-9])", text.split("\n\n")[0])
     return {"idea": text.splitlines()[0], "paper": paper and paper[1]}
+
+
+def gains() -> dict[str, float | None]:
+    """What each rule gains over grpo in training on add, in points of average accuracy.
+
+    The numbers and the order are those of the forest plot. A rule that lacks the row of a base
+    model has no number, and comes last.
+    """
+    found = {name: {} for name in RULES}
+    for row in read_rows(ROWS):
+        if (row["task"], row["flags"]) == ("add", "") and row["variant"] in RULES:
+            found[row["variant"]][row["seed"]] = 100 * row["mean_sampled"]
+    means = {name: np.mean([of.get(seed, np.nan) for seed in SEEDS]) for name, of in found.items()}
+    order = sorted(RULES, key=lambda name: -np.nan_to_num(means[name]))
+    gain = {name: round(means[name] - means["grpo"], 1) for name in order}
+    return {name: None if np.isnan(x) else x for name, x in gain.items()}
 
 
 def clip(name: str) -> dict:
@@ -176,13 +210,14 @@ def clip(name: str) -> dict:
 
 
 def page(recorded: dict) -> str:
-    """The three files as one, with the data."""
-    rules = {"rules": {name: about(name) for name in RULES}}
+    """All files as one, with the data."""
+    rules = {"rules": {name: about(name) | {"gain": gain} for name, gain in gains().items()}}
     clips = {"clips": {name: clip(name) for name in CLIPS}}
     data = json.dumps(rules | clips | recorded, separators=(",", ":"))
     joined = TEMPLATE.read_text(encoding="utf-8")
-    for place, name in (("STYLE", "explore.css"), ("SCRIPT", "explore.js")):
-        joined = joined.replace(place, TEMPLATE.with_name(name).read_text(encoding="utf-8"))
+    for place, names in (("STYLE", ["explore.css"]), ("SCRIPT", SCRIPTS)):
+        texts = [TEMPLATE.with_name(name).read_text(encoding="utf-8") for name in names]
+        joined = joined.replace(place, "\n".join(texts))
     return joined.replace("DATA", data.replace("</", "<\\/"))
 
 
@@ -201,27 +236,14 @@ def main(argv: list[str] | None = None) -> None:
     add("--out", type=Path, default=PAGE, help="the file to write (tools/explore.html)")
     add("--keep", action="store_true", help="renew all but the recorded numbers")
     options = parser.parse_args(argv)
-    if options.steps < 0:
-        parser.error(f"--steps {options.steps}: 0 or more are allowed")
-    out = options.out.resolve()
-    if os.path.exists(out) and not os.path.isfile(out):
-        parser.error(f"--out {options.out}: not a file")
     try:
-        recorded = recording(out) if options.keep else None
+        recorded = recording(options.out) if options.keep else None
     except (OSError, LookupError, ValueError):
         parser.error(f"--keep: {options.out} is not a page of this command")
     torch.set_num_threads(1)
-    beside = out.with_name(f"{out.name}.new")
-    try:
-        beside.write_bytes(bytes(10**6))  # a folder or disk that takes no page is found now
-        text = page(recorded or record(options.tasks, options.steps))
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(out)  # the old page stays whole until the new one is
-    except OSError as error:
-        parser.error(f"--out {options.out}: {error.strerror}")
-    finally:
-        with suppress(OSError):
-            beside.unlink()
+    options.out.touch()  # a folder that takes no page is found now
+    text = page(recorded or record(options.tasks, options.steps))
+    options.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,90 @@
+// ---- The questions: a prediction first, then the page shows the answer
+const taskOf = (k) => Object.keys(data.runs)[k];
+const shareOf = (task, column, kind) => `${fixed(100 * data.runs[taskOf(task)].grpo.at(column).equal[kind], 0)}\u00a0%`;
+const chances = (name, text) => course(name, opening()).map(({ p }) => probability(p, text));
+const most = (numbers) => numbers.indexOf(Math.max(...numbers));
+const near = () => most(data.lab.tokens.map((text, i) => // the failure that shares most tokens with the correct response
+  (i === right() ? -1 : [...text].filter((c, t) => c === data.lab.tokens[right()][t]).length)));
+const common = () => { // what it and the correct response begin with
+  const [one, other] = [near(), right()].map((i) => data.lab.tokens[i]);
+  return one.slice(0, [...one].findIndex((c, t) => c !== other[t]));
+};
+const ofNear = () => chances("grpo", data.lab.tokens[near()]);
+const peak = () => most(ofNear());
+const likeliest = () => most(data.lab.tokens.map((text, i) => (i === right() ? 0 : chances("grpo", text)[0]))); // of the failures
+const QUESTIONS = [
+  { card: "lab", known: () => state.n > 0,
+    ask: () => `Response ${near() + 1} is wrong, so it is pushed down. What do ten updates do to it?`,
+    choices: ["less likely", "no change", "likelier"], right: 2,
+    show: () => ({ rewards: opening(), rule: "grpo", n: 0 }), then: () => play(10),
+    answer: () => `${percent(ofNear()[0])}\u00a0% became ${percent(ofNear()[10])}\u00a0%. It begins like response ${right() + 1}, which is pushed up harder. ` +
+      "GRPO does not know which token was wrong, so all get one advantage." },
+  { card: "lab", known: () => false,
+    ask: () => `Response ${near() + 1} is likeliest after ${peak()} updates. Then it falls, and at the end it is below its start. Why?`,
+    choices: ["Shared tokens fall", "Its own tokens fall", "The clip ends its rise"], right: 1,
+    show: () => ({ rewards: opening(), rule: "grpo", n: LAST }),
+    answer: () => {
+      const [shared, own] = [common(), data.lab.tokens[near()]].map((text) => chances("grpo", text));
+      const of = (n) => [shared[n], own[n] / shared[n]].map((p) => fixed(100 * p, 0));
+      const [[s0, f0], [s1, f1], [s2]] = [0, peak(), LAST].map(of);
+      return `The shared tokens keep rising: ${s0}\u00a0%, ${s1}\u00a0%, ${s2}\u00a0%. But at the fork after them, the way of response ${near() + 1} ` +
+        `shrinks from ${f0}\u00a0% to ${f1}\u00a0% and then to ${fixed(100 * own[LAST] / shared[LAST], 1)}\u00a0%.`;
+    } },
+  { card: "rules", known: () => state.rule === "pos_only" && state.n > 0,
+    ask: () => `pos_only pushes nothing down. What do twenty updates do to response ${likeliest() + 1}, which is wrong?`,
+    choices: ["less likely", "no change", "likelier"], right: 0,
+    show: () => ({ rewards: opening(), rule: "pos_only", n: 20 }),
+    answer: () => {
+      const p = chances("pos_only", data.lab.tokens[likeliest()]);
+      return `${percent(p[0])}\u00a0% became ${percent(p[20])}\u00a0%. At a fork all ways add up to 100 %, so what one way gains, the others lose: ` +
+        "the net push on them is negative.";
+    } },
+  { card: "clip", known: () => state.loss === "gspo",
+    ask: () => `gspo gives a response one ratio. After 3 updates, how many of response ${right() + 1}\u2019s ${data.lab.tokens[right()].length} tokens does it still push?`,
+    choices: ["all", "all but two", "none"], right: 2, show: () => ({ loss: "gspo", since: 3 }),
+    answer: () => `None. The ratio of the response, the mean of its tokens\u2019, is ${fixed(ratios("gspo", clipped(3))[right()][0])}, and above ${
+      fixed(data.clips.gspo.high)} the push of all ends at once.` },
+  { card: "run", known: () => state.task !== taskOf(0) || !taskOf(1),
+    ask: () => `On ${taskOf(1)}, how many of grpo\u2019s first training groups fail altogether and teach nothing?`,
+    choices: ["a tenth", "a third", "more than half"], right: 2, show: () => ({ task: taskOf(1) }),
+    answer: () => `${shareOf(1, 1, 0)} in the first 25 steps; on ${taskOf(0)} ${shareOf(0, 1, 0)}. Groups that all pass teach nothing either: ` +
+      `at the end of ${taskOf(0)} they are ${shareOf(0, -1, 1)}.` },
+];
+
+let orders; // of the choices: new with each visit
+function shuffled(numbers) {
+  return numbers.map((k) => [Math.random(), k]).sort((a, b) => a[0] - b[0]).map(([, k]) => k);
+}
+
+const marked = (n, character) => state.asked.slice(0, n) + character + state.asked.slice(n + 1);
+
+function predict(n, k) {
+  change({ ...QUESTIONS[n].show(), asked: marked(n, String(k)) });
+  QUESTIONS[n].then?.();
+  drawCards();
+}
+
+function drawCards() {
+  for (const card of document.querySelectorAll(".card")) {
+    const n = QUESTIONS.findIndex((question, k) => question.card === card.dataset.card && state.asked[k] !== "s");
+    card.classList.toggle("closed", n < 0);
+    if (n < 0) {
+      fill(card);
+      continue;
+    }
+    const question = QUESTIONS[n];
+    const predicted = state.asked[n] === "-" ? null : Number(state.asked[n]);
+    const waits = predicted !== null && question.then && state.n < 10 && playing; // one watches first
+    const sign = (k) => (predicted === null || waits ? "" : k === question.right ? "\u2713 " : k === predicted ? "\u2717 " : "");
+    const offered = predicted === null || waits ? orders[n] : orders[n].filter((k) => sign(k));
+    const choices = offered.map((k) => el("button", {
+      ariaPressed: predicted === k, className: sign(k).startsWith("\u2713") ? "right" : "",
+      data: { key: `choice${k}`, choice: k }, onclick: () => predict(n, k),
+    }, sign(k) + question.choices[k]));
+    const next = el("button", { className: "next", data: { key: "next" }, onclick: () => change({ asked: marked(n, "s") }) },
+      predicted === null ? "skip" : "close");
+    const text = predicted === null ? [el("b", {}, "Predict: "), question.ask()] : waits ? [`Watch response ${near() + 1}.`] :
+      [el("span", { className: "verdict" }, el("b", {}, predicted === question.right ? "Right. " : "Not quite. "), question.answer())];
+    fill(card, el("p", {}, ...text), el("div", { className: "options", role: "group", ariaLabel: "Your prediction" }, ...choices, next));
+  }
+}
