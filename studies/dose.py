@@ -25,7 +25,7 @@ import numpy as np
 from studies.common import TABLES, by_seed, complete_singly, interval, markdown, matching
 from studies.common import options, paired, publish, read_rows
 from studies.compare import row_of
-from studies.pictures import UP, picture
+from studies.pictures import UP, WIDTH, picture
 from studies.protocol import DOSES, LIMITS
 from studies.runs import Run, folder_of
 
@@ -85,7 +85,7 @@ def page(best: list[dict]) -> str:
 
 def draw(best: list[dict]) -> None:
     """Each weight minus weight 1: on average and, hollow, greedily at the end."""
-    with picture(TABLES / "dose.png", figsize=(5.8, 3.1)) as ax:
+    with picture(TABLES / "dose.png", figsize=(WIDTH, 3.0)) as ax:
         ax.axhline(0, color="black", linewidth=1)
         for column, fill, side in (("mean_sampled", UP, -0.07), ("final_greedy", "white", 0.07)):
             label = {"mean_sampled": "average accuracy"}.get(column, "greedy at the end")
