@@ -19,10 +19,8 @@ function quantile(numbers, q) {
   return below + (place % 1) * (sorted[Math.ceil(place)] - below);
 }
 
-function scores(x) { // s of nthr: how much a token's gradient agrees with those of the correct responses
-  return onTokens(x.tokens, (j, u) => sum(x.tokens.map((text, i) =>
-    x.rewards[i] ? sum([...text].map((_, t) => x.K(i, t, j, u))) : 0)));
-}
+const scores = (x) => onTokens(x.tokens, (j, u) => // s of nthr: how much a token's gradient agrees with those of the correct responses
+  sum(x.tokens.map((text, i) => (x.rewards[i] ? sum([...text].map((_, t) => x.K(i, t, j, u))) : 0))));
 
 const ADVANTAGES = {
   grpo: (x) => onResponses(x, standardise(x.rewards)),
@@ -83,10 +81,8 @@ function softmax(row) {
   return powers.map((x) => x / total);
 }
 
-function probability(p, text) { // of this response, or of all that begin with it
-  return [...text].reduce((all, character, t) =>
-    all * p[table.prefixes.get(text.slice(0, t))][data.lab.characters.indexOf(character)], 1);
-}
+const probability = (p, text) => [...text].reduce((all, character, t) => // of this response, or of all that begin with it
+  all * p[table.prefixes.get(text.slice(0, t))][data.lab.characters.indexOf(character)], 1);
 
 function groupOf(rewards, p) { // what the functions above want: the first responses, with these rewards, a text of 0 and 1
   const tokens = data.lab.tokens.slice(0, rewards.length);
@@ -185,14 +181,9 @@ function pushOn({ nodes: [start], siblings }, { A, p }) { // what an update does
 }
 
 // ---- The clip
-function push(name, ratio, A) { // on the logarithm of a token's probability: what the loss has as its gradient
-  if (name === "cispo") return Math.min(ratio, data.clips.cispo.high) * A;
-  return ended(name, ratio, A) ? 0 : ratio * A; // the ratio of gspo is that of the whole response
-}
-
-function ended(name, ratio, A) {
-  return A > 0 ? ratio > data.clips[name].high : ratio < data.clips[name].low;
-}
+const push = (name, ratio, A) => // on the logarithm of a token's probability: the gradient of the loss. gspo has one ratio a response.
+  (name === "cispo" ? Math.min(ratio, data.clips.cispo.high) : ended(name, ratio, A) ? 0 : ratio) * A;
+const ended = (name, ratio, A) => (A > 0 ? ratio > data.clips[name].high : ratio < data.clips[name].low);
 
 function objective(name, ratio, A) { // its slope times the ratio is the push
   const { low, high } = data.clips[name];

@@ -4,16 +4,17 @@ let pointed = null; // the rule whose line somebody points at
 function drawRules() {
   const { rule } = state;
   fill($("names"), ...Object.entries(data.rules).map(([name, { gain }]) => {
-    const button = choice(name, name === rule, { rule: name }, el("small", {}, name === "grpo" || gain === null ? "" : ` ${number(gain, 1)}`));
+    const button = choice(name, name === rule, { rule: name }, ...beside(gain));
     button.onpointerenter = button.onfocus = () => pointAt(name);
     button.onpointerleave = button.onblur = () => pointAt(null);
     return button;
   }));
   const { gain, idea } = data.rules[rule];
-  const where = (x, little) => (Math.abs(x) < little ? "about equal" : x > 0 ? "above" : "below");
+  const where = (x, little) => (Math.abs(x) < little ? "about equal to" : x > 0 ? "above" : "below");
   const [toy, trained] = [where(lineOf(rule, opening()).at(-1) - lineOf("grpo", opening()).at(-1), 0), where(gain, 0.5)];
   const says = { grpo: "", negative: " It differs from grpo only if all responses fail, so all rewards are now 0." }[rule] ??
-    ` On this tree it ends ${toy} grpo${gain === null ? "" : `, ${toy === trained ? "and" : "<b>but</b>"} in training ${trained}`}.`;
+    ` On this tree it ends ${toy} grpo${gain === null ? "" : `, ${toy === trained ? "and" : "<b>but</b>"} in training it is ${trained} grpo${
+      toy === trained ? " as well" : ""}`}.`;
   html("about-rule", `<b>${rule}</b>: ${idea}${says} (${sourceOf(data.rules[rule])})`);
 }
 
@@ -55,11 +56,11 @@ const pointAt = (name) => { // at a line or a rule's button
 // ---- The clip: the curve of the loss, and below it the tokens, stacked at their ratios
 function drawClip() {
   const { loss, since } = state;
-  const { low, high } = data.clips[loss];
+  const { low, high, gain } = data.clips[loss];
   const z = clipped(since);
   const [own, read] = ["grpo", loss].map((name) => ratios(name, z)); // where a dot is, and what the loss reads
   const A = ADVANTAGES.grpo(sampled()).map((row) => row[0]);
-  fill($("losses"), ...Object.keys(data.clips).map((name) => choice(name, name === loss, { loss: name })));
+  fill($("losses"), ...Object.keys(data.clips).map((name) => choice(name, name === loss, { loss: name }, ...beside(data.clips[name].gain))));
   $("since").value = since;
   $("since-now").textContent = since;
   $("how-many").textContent = sum(own.map((row) => row.length));
@@ -70,11 +71,12 @@ function drawClip() {
   const [up, down] = [1, -1].map((sign) => of(sign).filter((dot) => dot.kind !== "pushed").length);
   html("clip-says", !since ? "Every ratio is 1. Move the slider." : loss === "cispo" ?
     `${up + down} of ${dots.length} ratios are above ${fixed(high)}, where cispo cuts them. No push ends.` :
-    `The clip has ended the push (hollow dots) of ${up} of the ${of(1).length} tokens with <b class="up">A above 0</b>, ` +
+    `The clip has ended the push of ${up} of the ${of(1).length} tokens with <b class="up">A above 0</b>, ` +
     `${loss === "gspo" ? "whose response has a ratio" : "those with a ratio"} above ${fixed(high)}, and of ${down} of the ${of(-1).length} tokens with ` +
     `<b class="down">A below 0</b>, below ${fixed(low)}.`);
   html("about-loss", `<b>${loss}</b>: ${loss === "grpo" ? "Limit the ratio of each token." : data.clips[loss].idea} ` +
-    `${loss === "gspo" ? "Our limits are a hundred times as wide as the paper\u2019s, because responses are short. " : ""}(${sourceOf(data.clips[loss])})`);
+    `${loss === "gspo" ? "Our limits are a hundred times as wide as the paper\u2019s, because responses are short. " : ""}` +
+    `${gain ? `In training on add it is ${fixed(Math.abs(gain), 1)} points ${gain > 0 ? "above" : "below"} grpo. ` : ""}(${sourceOf(data.clips[loss])})`);
   drawPanel("above", 1, of(1));
   drawPanel("below", -1, of(-1));
 }
@@ -173,8 +175,8 @@ function accuracy(runs, places, chosen) { // one hundred units a column
   const grid = [0, 0.5, 1].map((share) => svg("path", { d: `M0 ${y(share)}H${100 * places.length}` }));
   const total = (of) => sum(runs.half.map(of)) - sum(runs.grpo.map(of));
   const [grpo, half] = ["grpo", "half"].map((run) => fixed(100 * runs[run].at(-1).sampled, 1));
-  const says = `Accuracy on new problems: grpo (black) ends at ${grpo} %, half (purple) at ${half} %. Dotted: the share of grpo\u2019s ` +
-    "training groups with unequal rewards. Only these teach." + (total(solved) * total(({ sampled }) => sampled) < 0 ?
+  const says = `Accuracy on new problems: grpo (thin) ends at ${grpo} %, half (green) at ${half} %. Dotted: the share of grpo\u2019s ` +
+    "training groups with unequal rewards. Only these teach." + (total(solved) * total(({ sampled }) => sampled) < 0 && Math.abs(total(solved)) > 0.1 * sum(runs.grpo.map(solved)) ?
       " On this one problem grpo has more correct responses than half; on all new problems half is more accurate." : "");
   html("accuracy-says", says);
   return svg("svg", { id: "accuracy", viewBox: `0 0 ${100 * places.length} 100`, preserveAspectRatio: "none", role: "img", "aria-label": says },

@@ -41,7 +41,7 @@ function writeAddress() { // at once, and then at most three times a second: bro
 function settle() {
   if (state.rule === "negative") state.rewards = none(); // with any success it is grpo
   QUESTIONS.forEach(({ known }, n) => { // what the page shows is no question any more
-    if (state.asked[n] === "-" && known()) state.asked = marked(n, "s");
+    if (state.asked[n] === "-" && known?.()) state.asked = marked(n, "s");
   });
 }
 
@@ -106,6 +106,7 @@ function html(id, text) { // a screen reader should not read again what did not 
 
 const choice = (text, chosen, dataset, ...more) =>
   el("button", { ariaPressed: chosen, data: { key: text, ...dataset } }, text, ...more);
+const beside = (gain) => (gain ? [el("small", {}, ` ${number(gain, 1)}`)] : []); // grpo's is 0
 const marks = (text, solution) => // a response; what differs from the solution has dots below it
   [...text].map((c, t) => (c === solution[t] ? c : el("u", {}, c)));
 
@@ -194,10 +195,7 @@ function start() {
   addEventListener("resize", rebuild);
   for (const query of ["(prefers-color-scheme: dark)", "(prefers-reduced-motion: reduce)"]) matchMedia(query).onchange = rebuild;
   const choose = (id, act) => {
-    $(id).onclick = ({ target }) => {
-      const button = target.closest("button");
-      if (button) act(button.dataset);
-    };
+    $(id).onclick = ({ target }) => target.closest("button") && act(target.closest("button").dataset);
   };
   $("play").onclick = () => (playing ? change({}) : play());
   $("slider").oninput = () => change({ n: Number($("slider").value) });

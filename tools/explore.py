@@ -40,8 +40,7 @@ TEMPLATE = Path(__file__).with_name("explore.template.html")
 PAGE = Path(__file__).with_name("explore.html")
 SCRIPTS = ("advantages.js", "tree.js", "charts.js", "questions.js", "explore.js")
 ROWS = Path(__file__).parent.parent / "studies/results/compare.csv"
-# The rules that the page offers. The others only scale the advantages of a group, or need a
-# network.
+# The rules that the page offers. The others only scale a group's advantages, or need a network.
 RULES = ("grpo", "half", "pos_only", "nthr", "compensation", "ngrpo", "negative", "forking")
 RULES += ("process",)
 CLIPS = ("grpo", "gspo", "cispo")
@@ -184,35 +183,36 @@ def about(name: str) -> dict:
     return {"idea": text.splitlines()[0], "paper": paper and paper[1]}
 
 
-def gains() -> dict[str, float | None]:
+def gains(names: tuple[str, ...] = RULES) -> dict[str, float | None]:
     """What each rule gains over grpo in training on add, in points of average accuracy.
 
     The numbers and the order are those of the forest plot. A rule that lacks the row of a base
-    model has no number, and comes last.
+    model has no number, and comes last. Of several learning rates the best counts.
     """
-    found = {name: {} for name in RULES}
+    found = {}
     for row in read_rows(ROWS):
-        if (row["task"], row["flags"]) == ("add", "") and row["variant"] in RULES:
-            found[row["variant"]][row["seed"]] = 100 * row["mean_sampled"]
-    means = {name: np.mean([of.get(seed, np.nan) for seed in SEEDS]) for name, of in found.items()}
-    order = sorted(RULES, key=lambda name: -np.nan_to_num(means[name]))
-    gain = {name: round(means[name] - means["grpo"], 1) for name in order}
+        if (row["task"], row["flags"]) == ("add", "") and row["variant"] in names:
+            found.setdefault((row["variant"], row["lr"]), {})[row["seed"]] = row["mean_sampled"]
+    means = dict.fromkeys(names, np.nan)
+    for (name, _), of in found.items():
+        means[name] = np.fmax(means[name], np.mean([of.get(seed, np.nan) for seed in SEEDS]))
+    order = sorted(names, key=lambda name: -np.nan_to_num(means[name]))
+    gain = {name: round(100 * (means[name] - means["grpo"]), 1) for name in order}
     return {name: None if np.isnan(x) else x for name, x in gain.items()}
 
 
 def clip(name: str) -> dict:
     """What the page says of a loss: also the ratios below and above which it changes something."""
     settings = inspect.signature(policy_loss).parameters
-    reach = [
-        LOSS.get(name, {}).get(key, settings[key].default) for key in ("clip_low", "clip_high")
-    ]
+    own = LOSS.get(name, {})
+    reach = [own.get(key, settings[key].default) for key in ("clip_low", "clip_high")]
     return about(name) | {"low": round(1 - reach[0], 4), "high": round(1 + reach[1], 4)}
 
 
 def page(recorded: dict) -> str:
     """All files as one, with the data."""
     rules = {"rules": {name: about(name) | {"gain": gain} for name, gain in gains().items()}}
-    clips = {"clips": {name: clip(name) for name in CLIPS}}
+    clips = {"clips": {name: clip(name) | {"gain": gain} for name, gain in gains(CLIPS).items()}}
     data = json.dumps(rules | clips | recorded, separators=(",", ":"))
     joined = TEMPLATE.read_text(encoding="utf-8")
     for place, names in (("STYLE", ["explore.css"]), ("SCRIPT", SCRIPTS)):

@@ -12,14 +12,15 @@ const common = () => { // what it and the correct response begin with
 const ofNear = () => chances("grpo", data.lab.tokens[near()]);
 const peak = () => most(ofNear());
 const likeliest = () => most(data.lab.tokens.map((text, i) => (i === right() ? 0 : chances("grpo", text)[0]))); // of the failures
+const asOpened = () => state.rule === "grpo" && state.rewards === opening();
 const QUESTIONS = [
-  { card: "lab", known: () => state.n > 0,
+  { card: "lab",
     ask: () => `Response ${near() + 1} is wrong, so it is pushed down. What do ten updates do to it?`,
     choices: ["less likely", "no change", "likelier"], right: 2,
     show: () => ({ rewards: opening(), rule: "grpo", n: 0 }), then: () => play(10),
     answer: () => `${percent(ofNear()[0])}\u00a0% became ${percent(ofNear()[10])}\u00a0%. It begins like response ${right() + 1}, which is pushed up harder. ` +
       "GRPO does not know which token was wrong, so all get one advantage." },
-  { card: "lab", known: () => false,
+  { card: "lab",
     ask: () => `Response ${near() + 1} is likeliest after ${peak()} updates. Then it falls, and at the end it is below its start. Why?`,
     choices: ["Shared tokens fall", "Its own tokens fall", "The clip ends its rise"], right: 1,
     show: () => ({ rewards: opening(), rule: "grpo", n: LAST }),
@@ -36,8 +37,7 @@ const QUESTIONS = [
     show: () => ({ rewards: opening(), rule: "pos_only", n: 20 }),
     answer: () => {
       const p = chances("pos_only", data.lab.tokens[likeliest()]);
-      return `${percent(p[0])}\u00a0% became ${percent(p[20])}\u00a0%. At a fork all ways add up to 100 %, so what one way gains, the others lose: ` +
-        "the net push on them is negative.";
+      return `${percent(p[0])}\u00a0% became ${percent(p[20])}\u00a0%. At a fork all ways add up to 100 %, so what one way gains, the others lose.`;
     } },
   { card: "clip", known: () => state.loss === "gspo",
     ask: () => `gspo gives a response one ratio. After 3 updates, how many of response ${right() + 1}\u2019s ${data.lab.tokens[right()].length} tokens does it still push?`,
@@ -47,15 +47,12 @@ const QUESTIONS = [
   { card: "run", known: () => state.task !== taskOf(0) || !taskOf(1),
     ask: () => `On ${taskOf(1)}, how many of grpo\u2019s first training groups fail altogether and teach nothing?`,
     choices: ["a tenth", "a third", "more than half"], right: 2, show: () => ({ task: taskOf(1) }),
-    answer: () => `${shareOf(1, 1, 0)} in the first 25 steps; on ${taskOf(0)} ${shareOf(0, 1, 0)}. Groups that all pass teach nothing either: ` +
-      `at the end of ${taskOf(0)} they are ${shareOf(0, -1, 1)}.` },
+    answer: () => `${shareOf(1, 1, 0)} in the first 25 steps; on ${taskOf(0)} ${shareOf(0, 1, 0)}. Groups whose responses are all correct teach nothing either. ` +
+      `At the end of ${taskOf(0)} they are ${shareOf(0, -1, 1)} of all groups.` },
 ];
 
 let orders; // of the choices: new with each visit
-function shuffled(numbers) {
-  return numbers.map((k) => [Math.random(), k]).sort((a, b) => a[0] - b[0]).map(([, k]) => k);
-}
-
+const shuffled = (numbers) => numbers.map((k) => [Math.random(), k]).sort((a, b) => a[0] - b[0]).map(([, k]) => k);
 const marked = (n, character) => state.asked.slice(0, n) + character + state.asked.slice(n + 1);
 
 function predict(n, k) {
@@ -67,13 +64,12 @@ function predict(n, k) {
 function drawCards() {
   for (const card of document.querySelectorAll(".card")) {
     const n = QUESTIONS.findIndex((question, k) => question.card === card.dataset.card && state.asked[k] !== "s");
-    card.classList.toggle("closed", n < 0);
-    if (n < 0) {
-      fill(card);
-      continue;
-    }
     const question = QUESTIONS[n];
-    const predicted = state.asked[n] === "-" ? null : Number(state.asked[n]);
+    const predicted = !question || state.asked[n] === "-" ? null : Number(state.asked[n]);
+    const other = card.dataset.card === "lab" && !asOpened(); // its questions are about what the page began with
+    const off = other && n === 0 && predicted === null;
+    card.classList.toggle("closed", n < 0 || (other && !off)); // what is hidden keeps its room
+    if (n < 0) { fill(card); continue; }
     const waits = predicted !== null && question.then && state.n < 10 && playing; // one watches first
     const sign = (k) => (predicted === null || waits ? "" : k === question.right ? "\u2713 " : k === predicted ? "\u2717 " : "");
     const offered = predicted === null || waits ? orders[n] : orders[n].filter((k) => sign(k));
@@ -81,10 +77,12 @@ function drawCards() {
       ariaPressed: predicted === k, className: sign(k).startsWith("\u2713") ? "right" : "",
       data: { key: `choice${k}`, choice: k }, onclick: () => predict(n, k),
     }, sign(k) + question.choices[k]));
-    const next = el("button", { className: "next", data: { key: "next" }, onclick: () => change({ asked: marked(n, "s") }) },
+    const after = predicted === null && question.then ? marked(n, "s").replace("s-", "ss") : marked(n, "s"); // without its follow-up
+    const next = el("button", { className: "next", data: { key: "next" }, onclick: () => change({ asked: after }) },
       predicted === null ? "skip" : "close");
-    const text = predicted === null ? [el("b", {}, "Predict: "), question.ask()] : waits ? [`Watch response ${near() + 1}.`] :
+    const text = predicted === null ? [el("b", {}, "Predict: "), question.ask(), off ? " (This question is about grpo and the first rewards: choose them to answer it.)" : ""] :
+      waits ? [`Watch response ${near() + 1}.`] :
       [el("span", { className: "verdict" }, el("b", {}, predicted === question.right ? "Right. " : "Not quite. "), question.answer())];
-    fill(card, el("p", {}, ...text), el("div", { className: "options", role: "group", ariaLabel: "Your prediction" }, ...choices, next));
+    fill(card, el("p", {}, ...text), el("div", { className: "options", role: "group", ariaLabel: "Your prediction" }, ...(off ? [] : [...choices, next])));
   }
 }

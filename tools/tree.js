@@ -5,7 +5,8 @@ let shown = null; // the branch that somebody points at
 
 function build() { // the elements, once for each width: later only shapes, colours and texts change
   const { tokens, problem } = data.lab;
-  const pitch = matchMedia("(max-width: 46em)").matches ? 34 : 38;
+  const narrow = matchMedia("(max-width: 46em)").matches; // the rows are below the tree
+  const pitch = narrow ? 34 : 38;
   document.body.style.setProperty("--pitch", `${pitch / 16}em`);
   const length = Math.max(...tokens.map((text) => text.length));
   document.body.style.setProperty("--length", length);
@@ -14,30 +15,32 @@ function build() { // the elements, once for each width: later only shapes, colo
     const row = el("div", { className: "row", data: { row: i } },
       el("span", { className: "mark" }, `${i + 1}${i === right() ? "\u2009\u2713" : ""}`),
       el("span", { className: "text" }, ...marks(tokens[i], `${problem[1]}$`)),
-      el("button", { data: { flip: i, key: `flip${i}` }, onclick: () => flip(i) }),
+      el("button", { title: "Click: the other reward", data: { flip: i, key: `flip${i}` }, onclick: () => flip(i) }),
       el("span", { className: "A" }), el("span", { className: "before" }), el("b", { className: "now" }));
     row.onpointerenter = () => point(leaf);
     row.onpointerleave = () => point(null);
     return row;
   }));
   const forks = [...new Set(tree.branches.filter(({ siblings }) => siblings.length > 1).map(({ nodes }) => nodes[0].t))];
-  const columns = length + 0.9 * forks.length;
+  const columns = length + 0.9 * forks.length + (narrow ? 1 : 0);
   const col = widthOf("tree") / columns;
   const X = (t) => col * (t + 0.9 * forks.filter((fork) => fork < t).length);
   geometry = { col, pitch, X, y: (row) => pitch * (row + 0.5), full: 0.94 * pitch };
+  $("share").hidden = col <= 23; // then the branches have no room for it
   for (const branch of tree.branches) {
-    const { nodes, row } = branch;
+    const { nodes, row, through } = branch;
     const y = geometry.y(row);
     const places = nodes.map(({ t }) => X(t + 1) - col / 2);
     const path = svg("path");
     const letters = svg("text", { class: "letters", x: places.join(" "), y: y + 4.5 },
       nodes.map(({ prefix }) => prefix.at(-1).replace(" ", "\u00a0")).join(""));
-    const net = svg("text", { class: "net", x: places[0] - 4, y: y + 17.5 });
-    branch.parts = [path, letters, net];
+    const net = svg("text", { class: "net", x: places[0] - 4, y: y + (through.length > 1 ? 0.64 * pitch : 17.5) });
+    const end = narrow && through.filter((i) => tokens[i].length === nodes.at(-1).t + 1).map((i) => i + 1).join();
+    branch.parts = [path, letters, net, ...(end ? [svg("text", { class: "leaf", x: X(length) + 2, y: y + 4.5 }, end)] : [])];
     for (const part of branch.parts) Object.assign(part, { onpointerenter: () => point(branch), onpointerleave: () => point(null) });
   }
   draw("tree", col * columns, pitch * tree.order.length, []);
-  $("tree").append(...[0, 1, 2].flatMap((k) => tree.branches.map(({ parts }) => parts[k]))); // no branch covers a text
+  $("tree").append(...[0, 1, 2, 3].flatMap((k) => tree.branches.flatMap(({ parts }) => parts[k] ?? []))); // no branch covers a text
   const items = tree.branches.map((branch, k) => el("li", {
     tabIndex: k ? -1 : 0, onfocus: () => point(branch), onblur: () => point(null), data: { key: `branch${k}` },
   }));
@@ -94,7 +97,7 @@ function drawTree() {
   const wide = ({ prefix }) => Math.max(1.5, geometry.full * share(prefix));
   tree.branches.forEach((branch, k) => {
     const { nodes, through, parts } = branch;
-    const { net } = pushOn(branch, now);
+    const [{ net, chance }, later] = [now, next].map((step) => pushOn(branch, step));
     const [path, , label] = parts;
     path.setAttribute("d", shape(branch, wide));
     path.setAttribute("fill", colour(net));
@@ -103,14 +106,14 @@ function drawTree() {
     path.classList.toggle("shown", branch === shown);
     ["up", "down"].forEach((way) => label.classList.toggle(way, way === wayOf(net)));
     label.textContent = branch.siblings.length > 1 ? number(net) : "";
-    const chance = percent(share(nodes[0].prefix));
     if (geometry.col > 23 && through.length > 1 && branch.up) {
-      label.append(svg("tspan", { x: Number(label.getAttribute("x")) + 43 }, `${fixed(100 * share(nodes[0].prefix), 0)}\u2009%`));
+      const ofFork = fixed(100 * (chance + (later.chance - chance) * (at % 1)), 0);
+      label.append(svg("tspan", { x: Number(label.getAttribute("x")) + 47 }, `${ofFork}\u2009%`));
     }
     const who = `response${through.length > 1 ? "s" : ""} ${through.map((i) => i + 1).join(", ")}`;
     const texts = [nodes[0].prefix.slice(0, -1), nodes.map(({ prefix }) => prefix.at(-1)).join("")];
     if (!playing) $("branches").children[k].textContent = // one reads the list when the slider rests
-      `${texts[0] && `after ${texts[0]} `}${texts[1]}, ${who}: ${chance} %, net push ${number(net)}`;
+      `${texts[0] && `after ${texts[0]} `}${texts[1]}, ${who}: ${percent(share(nodes[0].prefix))} %, net push ${number(net)}`;
   });
 }
 
@@ -133,16 +136,24 @@ function drawRows() {
   }
 }
 
-function drawWorked() { // the division of this group
-  const rewards = [...state.rewards].map(Number);
+function drawWorked() { // the division of this group, and what the rule makes of it
+  const { rule } = state;
+  const own = [...state.rewards].map(Number);
+  const rewards = rule === "ngrpo" ? [...own, 1] : own;
   const [G, n, mu, sigma] = [rewards.length, sum(rewards), mean(rewards), deviation(rewards)];
-  const exact = (digits) => // the division as it is shown gives the result that is shown
-    [1, 0].every((r) => fixed((r - mu) / Number(sigma.toFixed(digits))) === fixed((r - mu) / sigma));
-  const digits = [2, 3, 4].find(exact) ?? 4;
-  const division = (r) => `(${r} \u2212 ${fixed(mu, 3)})\u00a0/\u00a0${fixed(sigma, digits)} = ${signed((r - mu) / (sigma + 1e-6))}`;
-  html("worked", !sigma ? `All rewards are ${mu}, so every advantage is (${mu} \u2212 ${mu}) / (0 + 0.000001) = 0. The millionth avoids 0 / 0.` :
-    `${n} of ${G} responses ${n === 1 ? "has" : "have"} reward 1, so A = ${division(1)}. ` +
-    `${G - n === 1 ? "The other one gets" : "The others get"} ${division(0)}.`);
+  const over = (r) => (rule === "half" && !r ? 2 : 1);
+  const result = (r, by) => fixed((r - mu) / by / over(r));
+  const digits = [2, 3].find((d) => [1, 0].every((r) => result(r, Number(sigma.toFixed(d))) === result(r, sigma))) ?? 4; // it gives what is shown
+  const division = (r) => (rule === "pos_only" && !r ? signed(0) : `(${r} \u2212 ${fixed(mu, 3)})\u00a0/\u00a0${fixed(sigma, digits)}${
+    over(r) > 1 ? "\u00a0/\u00a02" : ""} = ${signed((r - mu) / (sigma + 1e-6) / over(r))}`);
+  const two = "varies A by token: two values under A are its smallest and largest.";
+  html("worked", rule === "process" ? `process compares steps and reads no rewards. It ${two}` :
+    rule === "negative" ? `All rewards are 0. For such a group negative sets every A to ${signed(-1)}.` :
+    !sigma ? `All rewards are ${mu}, so every advantage is (${mu} \u2212 ${mu}) / (0 + 0.000001) = 0. The millionth avoids 0 / 0.` :
+    (rule === "ngrpo" ? `ngrpo adds a reward of 1. Now ${n} of ${G} rewards ${n === 1 ? "is" : "are"} 1, so A = ` :
+      `${n} of ${G} responses ${n === 1 ? "has" : "have"} reward 1, so A = `) +
+    [1, 0].filter((r) => own.includes(r)).map(division).join(`. ${G - n === 1 ? "The other one gets" : "The others get"} `) + "." +
+    (["nthr", "compensation", "forking"].includes(rule) ? ` ${rule} ${two}` : ""));
 }
 
 function risen() { // a response that is pushed down and likelier than at first, and one that is pushed up and begins alike
@@ -168,15 +179,15 @@ function drawSays() { // about the branch that one points at, or about all
     const { own, fork, chance, net } = pushOn(shown, now);
     const [p0, p] = [begin, now].map(({ p }) => percent(probability(p, prefix)));
     html("says", `${through.length > 1 ? "Responses" : "Response"} ${through.map((i) => i + 1).join(", ")} (“${prefix}”): ` +
-      `pushes add up to ${number(own)}, at the fork to ${number(fork)}. Net push ${number(own)} \u2212 ${fixed(100 * chance, 0)}\u2009% of ` +
-      `${number(fork)} = ${signed(net)}. ${state.n ? `${p0}\u2009% \u2192 ` : ""}${p}\u2009% of all begin so.`);
+      `The pushes through this branch add up to ${number(own)}. Its share at the fork, ${fixed(100 * chance, 0)}\u2009%, of the fork\u2019s ` +
+      `sum ${number(fork)} is taken off: ${signed(net)}. ${state.n ? `${p0}\u2009% \u2192 ` : ""}${p}\u2009% of all responses begin so.`);
     return;
   }
-  const times = lineOf(state.rule, state.rewards);
-  const found = state.n && risen();
+  const [p0, p] = [0, state.n].map((n) => percent(lineOf(state.rule, state.rewards)[n]));
+  const found = state.n && !(asOpened() && state.asked[0] === "-") && risen(); // it answers the first question
   html("says", begin.A.flat().every((A) => A === 0) ? "All advantages are 0, so updates change nothing." :
-    !state.n ? "Play the updates, or pull the slider. Point at a branch to see what adds up there." :
-    `After ${plural(state.n, "update")}, the correct response ${right() + 1} is ${fixed(times[state.n] / times[0], 1)} times as likely. ` +
+    !state.n ? "Play the updates, or pull the slider. Point at or tap a branch to see what adds up there." :
+    `After ${plural(state.n, "update")}, the correct response ${right() + 1} went from ${p0}\u2009% to ${p}\u2009%. ` +
     (found ? `<b class="down">Response ${found.i + 1} is pushed down, but is likelier than at first:</b> its first ${found.length} tokens are ` +
       `response ${found.j + 1}\u2019s.` : ""));
 }
