@@ -31,8 +31,8 @@ D = 64  # width of the policy
 #     347+285=12,13,06#0632$      7+5 = 12: write 2, carry 1;  4+8+1 = 13;  3+2+1 = 06
 #
 # The first 8 characters are the prompt. The rest is the response: three steps, the marker #, the
-# answer, and the end $. One character is one token. (The task `add` of the project writes the answer
-# with a space, ` 632`, where this file has a 0.)
+# answer, and the end $. One character is one token. (The project's task `add` writes ` 632`,
+# with a space, where this file has a 0.)
 CHARACTERS = "0123456789+=,#$"
 END = CHARACTERS.index("$")
 START = 8  # where a response begins
