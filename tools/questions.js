@@ -28,8 +28,8 @@ const QUESTIONS = [
       const [shared, own] = [common(), data.lab.tokens[near()]].map((text) => chances("grpo", text));
       const of = (n) => [shared[n], own[n] / shared[n]].map((p) => fixed(100 * p, 0));
       const [[s0, f0], [s1, f1], [s2]] = [0, peak(), LAST].map(of);
-      return `The shared tokens keep rising: ${s0}\u00a0%, ${s1}\u00a0%, ${s2}\u00a0%. But at the fork after them, the way of response ${near() + 1} ` +
-        `shrinks from ${f0}\u00a0% to ${f1}\u00a0% and then to ${fixed(100 * own[LAST] / shared[LAST], 1)}\u00a0%.`;
+      return `First ${s0}\u00a0%, then ${s1}\u00a0% and ${s2}\u00a0% of all responses begin with the shared tokens. As response ${near() + 1} ` +
+        `go on ${f0}\u00a0%, ${f1}\u00a0% and ${fixed(100 * own[LAST] / shared[LAST], 1)}\u00a0% of these.`;
     } },
   { card: "rules", known: () => state.rule === "pos_only" && state.n > 0,
     ask: () => `pos_only pushes nothing down. What do twenty updates do to response ${likeliest() + 1}, which is wrong?`,
@@ -42,7 +42,7 @@ const QUESTIONS = [
   { card: "clip", known: () => state.loss === "gspo",
     ask: () => `gspo gives a response one ratio. After 3 updates, how many of response ${right() + 1}\u2019s ${data.lab.tokens[right()].length} tokens does it still push?`,
     choices: ["all", "all but two", "none"], right: 2, show: () => ({ loss: "gspo", since: 3 }),
-    answer: () => `None. The ratio of the response, the mean of its tokens\u2019, is ${fixed(ratios("gspo", clipped(3))[right()][0])}, and above ${
+    answer: () => `None. The ratio of the response, the geometric mean of its tokens\u2019, is ${fixed(ratios("gspo", clipped(3))[right()][0])}, and above ${
       fixed(data.clips.gspo.high)} the push of all ends at once.` },
   { card: "run", known: () => state.task !== taskOf(0) || !taskOf(1),
     ask: () => `On ${taskOf(1)}, how many of grpo\u2019s first training groups fail altogether and teach nothing?`,
