@@ -130,6 +130,35 @@ def quarter(rollout: Rollout) -> Tensor:
     return pos_only(rollout) + grpo(rollout).clamp(max=0.0) / 4
 
 
+# ---- Less push down, or more weight on hard problems?
+def focal(rollout: Rollout) -> Tensor:
+    """grpo with more weight on hard problems: A_i = (1 - mu)^1.5 times that of grpo.
+
+    mu is the mean reward of the group. A group with one of eight correct weighs 7.2 times as much
+    as one with seven; under pos_only its expected update does 7 times.
+    """
+    mu = rollout.rewards.mean(1, keepdim=True)  # (P, 1)
+    return (1 - mu) ** 1.5 * grpo(rollout)
+
+
+def focal_half(rollout: Rollout) -> Tensor:
+    """grpo with the weight that half gives to problems in expectation: (1 - mu / 2) times A_i."""
+    mu = rollout.rewards.mean(1, keepdim=True)  # (P, 1)
+    return (1 - mu / 2) * grpo(rollout)
+
+
+def flat_pos(rollout: Rollout) -> Tensor:
+    """Push down nothing, and weigh problems about as grpo does.
+
+        A_i = r_i / (sigma + eps) in a mixed group, else 0
+
+    In expectation this is pos_only divided by 1 - mu, so by the weight that pos_only gives.
+    """
+    mixed = grpo(rollout) != 0
+    sigma = rollout.rewards.std(1, correction=0, keepdim=True)
+    return torch.where(mixed, rollout.rewards / (sigma + 1e-6), 0.0)
+
+
 # ---- The true answer's likelihood as a reward
 def shuffled_L(rollout: Rollout) -> Tensor:
     """likelihood with the L of each all-fail group in random order: the same sizes, no meaning."""
@@ -212,6 +241,6 @@ def log_likelihood(rollout: Rollout) -> Rollout:
 
 ALL = [nthr_eta0, random_sparing, shuffled_L, substituted, substituted_up]
 ALL += [verifree_undivided, dense, log_likelihood, forking_by_group, first_mistake]
-ALL += [process_by_step, same_prefix, double, quarter]
+ALL += [process_by_step, same_prefix, double, quarter, focal, focal_half, flat_pos]
 CONTROLS = {control.__name__: control for control in ALL}
 CONTROLS |= {"distillation": Distillation}

@@ -20,8 +20,9 @@ BEYOND = {1.5e-4: [7.5e-5], 6e-4: [1.2e-3]}  # tried if the best of the grid is 
 OWN_GRID = {"cispo": (3e-4, 2.1e-4)}  # for all of its caps
 RATES = sorted({*sum(BEYOND.values(), [*GRID]), *OWN_GRID["cispo"]})
 NAMES = [*VARIANTS]  # grpo is the first
+DIFFICULTY = ["focal", "flat_pos", "focal_half"]  # less push down, or weight on hard problems?
 FORMS = ["substituted", "substituted_up", "dense", "log_likelihood"]  # of experiment 5
-SEARCHED = [name for name in NAMES if name != "culling"] + [*FORMS, "process_by_step"]
+SEARCHED = [name for name in NAMES if name != "culling"] + [*FORMS, *DIFFICULTY, "process_by_step"]
 USUAL = 3e-4  # the rate of grpo, which a variant takes ...
 MARGIN = 1.5  # ... unless another one is better by more points than this (methods.md)
 PAIR = ("dr_grpo", "rloo")  # two names of one algorithm: the first one's runs stand for both
@@ -52,6 +53,8 @@ SETS = {  # set: variants or controls, tasks, base models, flags
     "same-prefix": (["same_prefix"], TASKS, TWELVE, [""]),
     "controls": ([x for x in CONTROLS if x not in SEARCHED + OTHERS], TASKS, SIX, [""]),
     "distillation": (["distillation"], ["add"], SIX, [""]),
+    "difficulty": (DIFFICULTY, TASKS, [*FIRST, *TWELVE], [""]),
+    "difficulty-usual": (DIFFICULTY[:2], ["mul"], SIX, [LIMITS["1"]]),
     "sum": (["grpo", "verifree"], ["sum"], SIX, [""]),
 }
 
