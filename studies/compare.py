@@ -19,6 +19,8 @@ These are the sets of runs:
     same-prefix  base models 4 to 15: same_prefix, at the learning rate of grpo
     controls   base models 4 to 9: the other controls, at the learning rate of grpo
     distillation  base models 4 to 9: on-policy distillation on add
+    difficulty  rates, then base models 4 to 15, for focal, flat_pos and focal_half
+    difficulty-usual  base models 4 to 9: focal and flat_pos on mul with the usual norm limit of 1
     sum        base models 4 to 9: grpo and verifree on sum, at their learning rates on add
 
 results/compare.csv has one row for each run: `python train.py --task TASK --variant VARIANT --seed
@@ -33,6 +35,8 @@ finished it (studies/runs.py). These are the columns, as shares unless another u
     clipped             share of tokens that the clip stopped or cut, mean over the training steps
                         (empty in the rows of earlier editions)
     0, 25, ... 400      sampled accuracy after this many training steps
+    greedy_curve        greedy accuracy after 25, 50, ... 400 of them, in one cell (from the
+                        eleventh edition on)
 
 results/compare.md and results/forest.png are made from that file and from results/timing.csv. These
 are other options:
@@ -105,7 +109,9 @@ def row_of(folder: Path) -> dict[str, float]:
     row["all_fail"] = np.mean([row["all_fail"] for row in steps])
     row["scaled"] = np.mean([row["grad_norm"] > limit for row in steps])
     row |= {"0": summary["base_sampled"]} | curve
-    return row | {"clipped": np.mean([row["clip_fraction"] for row in steps])}
+    row["clipped"] = np.mean([row["clip_fraction"] for row in steps])
+    greedy = [row["greedy"] for row in steps if row["greedy"] != ""]
+    return row | {"greedy_curve": " ".join(f"{x:.4f}" for x in greedy)}
 
 
 def fill(args) -> None:
