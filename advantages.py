@@ -92,8 +92,7 @@ def dr_grpo(rollout: Rollout) -> Tensor:
 
         A_i = r_i - mu
 
-    Two divisions of GRPO change its objective, and this variant makes neither: its loss divides by
-    a constant (table LOSS) and not by the number of tokens.
+    Its loss divides by a constant (table LOSS) and not by the number of tokens.
     """
     return centre(rollout.rewards)
 
@@ -117,8 +116,7 @@ def maxrl(rollout: Rollout) -> Tensor:
 
     Dividing by mu changes the objective. Let p be the probability of a correct response, and
     pass@k = 1 - (1-p)^k that of at least one among k. The expected gradient is exactly that of
-    sum_{k = 1}^{G - 1} pass@k / k if the loss divides by a constant. (Ours divides by the number of
-    tokens, as that of grpo.)
+    sum_{k = 1}^{G - 1} pass@k / k if the loss divides by a constant.
     """
     mu = rollout.rewards.mean(1, keepdim=True)
     return (centre(rollout.rewards) / mu).masked_fill(mu == 0, 0.0)
@@ -130,7 +128,7 @@ def pos_only(rollout: Rollout) -> Tensor:
 
         A_i = max(A_i of grpo, 0)
 
-    The incorrect responses of a group still set its mean, but none of them is pushed.
+    The incorrect responses of a group still set its mean.
     """
     return standardise(rollout.rewards).clamp(min=0.0)
 
@@ -141,8 +139,8 @@ def reinforce(rollout: Rollout) -> Tensor:
 
         A_i = r_i
 
-    Nothing is pushed down. All-pass groups get 1, so they are pushed up as well. The loss divides
-    by a constant (table LOSS), because the number of tokens depends on the responses.
+    All-pass groups get 1. The loss divides by a constant (table LOSS), because the number of tokens
+    depends on the responses.
     """
     return rollout.rewards
 
@@ -153,8 +151,7 @@ def half(rollout: Rollout) -> Tensor:
 
         A_i = A_i of grpo, but half of it if it is negative
 
-    This is the simplest way to push down less, so it is the control for nthr, which spares only
-    chosen tokens.
+    This is the control for nthr, which spares only chosen tokens.
     """
     A = standardise(rollout.rewards)
     return torch.where(A < 0, A / 2, A)
@@ -166,10 +163,9 @@ class Critic:
 
         A_{i,t} = A_i + b_phi(y_{i,t}),   A_i as in grpo
 
-    Not every token of a correct response helped, so the critic, with weights phi, learns beside the
-    policy which tokens did (critic_loss). b_phi(y_{i,t}) is its output after reading y_{i,t} and
-    all before it. It depends on the token, so it is no baseline, and it biases the gradient. (The
-    critic of PPO has not yet read the token.) In all-fail and all-pass groups only b_phi remains.
+    The critic, with weights phi, learns beside the policy (critic_loss). b_phi(y_{i,t}) is its
+    output after reading y_{i,t} and all before it. It depends on the token, so it is no baseline,
+    and it biases the gradient. In all-fail and all-pass groups only b_phi remains.
     """
 
     def __init__(self, network: GPT, lr: float):
@@ -185,12 +181,41 @@ class Critic:
         return A + bias
 
 
+class PPO(Critic):
+    """Compare the reward with what a second network predicts before each token.
+    PPO (proximal policy optimization). arXiv 1707.06347; 1506.02438 with gamma = lambda = 1.
+
+        A_{i,t} = r_i - V_phi(x, y_{i,<t})
+
+    V_phi, the value network, predicts the reward from the prompt and the tokens before y_{i,t}.
+    GRPO puts the group's mean in its place. This saves a network as large as the policy, which is
+    wrong until it has learned. In return, GRPO needs several responses to each prompt, gives all
+    tokens of a response one advantage, and learns nothing from all-fail groups.
+
+    V_phi has not read y_{i,t}, so it is a true baseline: it does not change the expected gradient,
+    however wrong it is. The network and its optimiser are kept as in Critic.
+    """
+
+    def __call__(self, rollout: Rollout) -> Tensor:
+        """Computes A. Then the value network reads the rollout once, in four optimiser steps.
+
+        loss(phi) = mean over response tokens of (V_phi(x, y_{i,<t}) - r_i)^2
+        """
+        r = rollout.rewards[..., None]  # (P, G, 1)
+        with torch.no_grad():
+            A = r - token_values(self.network, rollout)
+        for part in torch.arange(len(r), device=r.device).tensor_split(min(4, len(r))):
+            errors = token_values(self.network, rollout, part) - r[part]
+            descend(self.optimizer, errors[rollout.mask[part]].square().mean())
+        return A
+
+
 def critic_loss(bias: Tensor, A: Tensor, mask: Tensor) -> Tensor:
     """The critic's loss, a scalar. bias: its outputs (P, G, T). A: grpo's (P, G, 1) or (P, G, T).
 
         loss(phi) = - mean over responses i of  A_i sum_t b_phi(y_{i,t})
 
-    It raises the output for tokens that keep appearing in correct responses, and nothing bounds it.
+    Nothing bounds it.
     """
     return -(A * bias).masked_fill(~mask, 0.0).sum(-1).mean()
 
@@ -201,8 +226,7 @@ def compensation(rollout: Rollout) -> Tensor:
 
         A_{i,t} = A_i (2 - pi_t / pi_max) if A_i > 0, else A_i;   A_i as in grpo
 
-    pi_t is the probability with which y_{i,t} was sampled, and pi_max the largest pi_t of the
-    response. What the policy seldom writes is to be found again.
+    pi_t is the probability with which y_{i,t} was sampled, and pi_max that response's largest pi_t.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     logp = rollout.logprobs.masked_fill(~rollout.mask, -torch.inf)
@@ -214,10 +238,10 @@ def culling(rollout: Rollout) -> Tensor:
     """Stop drawing problems that are solved.
     Experiment 3.
 
-        A_i as in grpo;   the loop drops solved problems (--cull; table LOSS)
+        A_i as in grpo;   the loop drops solved problems (table LOSS)
 
-    A problem is solved if all its responses in the rollout are correct. (It may be drawn twice.) A
-    training step still draws P problems, and if none is left, all come back.
+    A problem is solved if all its responses in the rollout are correct. If none is left, all come
+    back.
     """
     return grpo(rollout)
 
@@ -228,9 +252,8 @@ def negative(rollout: Rollout, c: float = 1.0) -> Tensor:
 
         A_i = -c in an all-fail group, else as in grpo
 
-    Under grpo an all-fail group contributes no gradient. If its responses are pushed down,
-    probability moves to answers that have not been tried yet. We choose c = 1, because an incorrect
-    response in a group that is half correct gets -1 under grpo.
+    If the responses are pushed down, probability moves to answers that have not been tried yet. An
+    incorrect response in a group that is half correct gets -1 under grpo, so c = 1.
     """
     all_fail = (rollout.rewards == 0).all(1, keepdim=True)
     return standardise(rollout.rewards).masked_fill(all_fail, -c)
@@ -257,8 +280,7 @@ def likelihood(rollout: Rollout) -> Tensor:
         A_i as in grpo, but in an all-fail group r_i is replaced by answer_likelihood:
         pi(#, true answer, end | x, reasoning of response i)
 
-    No response of an all-fail group is correct, but some may reason better than others. The update
-    still trains the sampled tokens, with their incorrect answers.
+    The update still trains the sampled tokens, with their incorrect answers.
     """
     all_fail = (rollout.rewards == 0).all(1)  # (P,)
     rewards = rollout.rewards.clone()
@@ -308,9 +330,8 @@ def forking(rollout: Rollout) -> Tensor:
         A_{i,t} = A_i if H_{i,t} >= the 80 % quantile of H over the batch, else 0;   A_i as in grpo
 
     H is the entropy, in nats, of the distribution that the token was drawn from. Where it is large,
-    a response can go either way. The batch is all groups that have an advantage. For H = 0.0, 0.1,
-    ..., 0.9 the quantile is 0.72, so two of ten tokens keep A_i. Our H is that of the policy that
-    sampled, the paper's that of the policy being trained.
+    a response can go either way. The batch is all groups that have an advantage. Our H is that of
+    the policy that sampled, the paper's that of the policy being trained.
     """
     A = standardise(rollout.rewards)[..., None]  # (P, G, 1)
     counted = rollout.mask & (A != 0).any(1, keepdim=True)  # (P, G, T)
@@ -326,9 +347,8 @@ def gspo(rollout: Rollout) -> Tensor:
 
         A_i as in grpo;   the loss has loss_type "gspo" (policy_loss; table LOSS)
 
-    A response has one reward, so the paper gives it one ratio. A response whose ratio leaves the
-    clip range loses the gradient of all its tokens at once. Our responses are short, and our range
-    is a hundred times as wide as the paper's. The loss averages over each response first.
+    A response whose ratio leaves the clip range loses the gradient of all its tokens at once. Our
+    responses are short, and our range is a hundred times as wide as the paper's.
     """
     return grpo(rollout)
 
@@ -339,9 +359,8 @@ def cispo(rollout: Rollout) -> Tensor:
 
         A_i as in grpo;   the loss has loss_type "cispo" (policy_loss; table LOSS)
 
-    Under grpo a token has no gradient any more once its ratio has gone far enough. CISPO only cuts
-    the ratio that the gradient is multiplied by, here at 5. There is no lower limit, so a push down
-    fades with the ratio, but never ends.
+    CISPO only cuts the ratio that the gradient is multiplied by, here at 5. There is no lower
+    limit, so a push down fades with the ratio, but never ends.
     """
     return grpo(rollout)
 
@@ -356,8 +375,7 @@ def process(rollout: Rollout) -> Tensor:
     The K steps are those of the solution, its answer the last of them. A response that ends early
     or merges steps gets 0 for what it lacks. mu and sigma are the mean and the standard deviation
     of R over the K G steps of the group, which gets 0 if all of them are correct or all incorrect.
-    In the paper a trained model judges the steps. Here the solution does, and no other variant may
-    read its steps.
+    In the paper a trained model judges the steps. Here the solution does.
     """
     R, places = step_rewards(rollout)
     steps = places.sum(-1, keepdim=True) * R.size(1)  # K G, (P, 1, 1)
@@ -525,15 +543,24 @@ def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
     return critic.unembed(h)[..., 0].masked_fill(~rollout.mask, 0.0)
 
 
+def token_values(network: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:
+    """The value network's outputs V_phi(x, y_{i,<t}) before it reads y_{i,t}, with gradient.
+
+    (P, G, T), or (n, G, T) for n of the groups.
+    """
+    h = read_responses(network, rollout.prompts[groups], rollout.tokens[groups][..., :-1])
+    return network.unembed(h)[..., 0]
+
+
 # ---- The tables
 # Each name -> a function that returns advantages, or a class. A run makes one instance of a class
 # and calls that like a function. A new variant needs no more than its name in ALL.
-ALL = [grpo, dr_grpo, rloo, maxrl, pos_only, reinforce, half, Critic, compensation]
+ALL = [grpo, dr_grpo, rloo, maxrl, pos_only, reinforce, half, Critic, PPO, compensation]
 ALL += [culling, negative, ngrpo, likelihood, verifree, forking, process, nthr, gspo, cispo]
 VARIANTS = {variant.__name__.lower(): variant for variant in ALL}
 
-# What a variant changes besides A, unless the command line says otherwise: the loop's --cull, and
-# settings of grpo.update.
+# What a variant changes besides A, unless the command line says otherwise: whether the loop drops
+# solved problems (cull), and settings of grpo.update.
 LOSS = {
     "dr_grpo": {"aggregate": "constant"},
     "reinforce": {"aggregate": "constant"},

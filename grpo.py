@@ -116,7 +116,7 @@ def judge(check, problems: list[Problem], texts: list[list[str]]) -> Tensor:
     return torch.tensor([[float(check(p, y)) for y in group] for p, group in zip(problems, texts)])
 
 
-def sample_rollout(model, task, problems, G, temperature=1.0, max_new_tokens=None, generator=None):
+def sample_rollout(model, task, problems, G, temperature=1.0, generator=None, max_new_tokens=None):
     """Samples G responses to each of P >= 1 problems and rewards them. Returns a Rollout.
 
     model: GPT; task: Task; problems: list[Problem]; generator: torch.Generator or None. temperature
@@ -239,8 +239,7 @@ def update(
 
     rollout: with A, as with_advantages returns it. Only groups that have a gradient are read. They
     are split in order and as evenly as possible (tensor_split) into at most `minibatches` parts.
-    Each group is read once, so what the clip stops was moved by the mini-batches before it. how:
-    clip_low, clip_high and loss_type of policy_loss. The token weights are those of the whole
+    how: clip_low, clip_high and loss_type of policy_loss. The token weights are those of the whole
     rollout, so for a fixed model the losses of the mini-batches add up to that of the rollout.
 
     kl > 0 adds kl * k3 on sampled tokens, with the same token weights (arXiv 2402.03300, Eq. 3 and
@@ -255,8 +254,7 @@ def update(
         clip_fraction  the share of tokens whose gradient the clip stopped, or cut (policy_loss)
         approx_kl      KL(pi_old || pi_theta): the mean of k3 over tokens, with p = pi_old
         grad_norm      before it is scaled down, the mean over optimiser steps
-    clip_fraction and approx_kl use the token weights, scaled to add up to 1 over the groups that
-    were read. As in the KL term, tokens that were not sampled (rollout.given) have weight 0.
+    As in the KL term, tokens that were not sampled (rollout.given) have weight 0 in the two means.
     """
     A = rollout.A.masked_fill(~rollout.mask, 0.0)
     old = rollout.logprobs.masked_fill(~rollout.mask, 0.0)

@@ -7,6 +7,12 @@ right and attention is causal, so no token of a response looks at padding.
 All heads share one head of keys and values (multi-query attention, arXiv 1911.02150): sampling
 reads them from memory again and again.
 
+Any model can take the place of the GPT in train.run, if it offers what the rest of the code uses:
+    model(tokens (B, L), cache=None)   hidden vectors (B, L, D) and a cache, as GPT.forward below
+    model.unembed(hidden)              logits (B, L, V); V is that of tasks.TOKENIZER
+    model.norm.weight                  its dtype is that of the hidden vectors
+    model.parameters()                 what is trained, as in every torch.nn.Module
+
 Shapes: P prompts of Lp tokens, G responses to each, B = P*G rows, T response tokens. One call reads
 L tokens, and they may look at C positions. D width, d = D / heads, V vocabulary.
 """

@@ -88,6 +88,8 @@ def apply(name, x) -> Rollout:
     variant = VARIANTS[name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(advantages, "token_bias", lambda network, x: x.bias)
+        values = lambda network, x, groups=slice(None): x.bias[groups]  # noqa: E731
+        patch.setattr(advantages, "token_values", values)
         patch.setattr(advantages, "descend", lambda optimizer, loss: None)
         patch.setattr(advantages, "answer_likelihood", lambda x: x.L)
         patch.setattr(advantages, "answered", lambda x: dataclasses.replace(x, given=x.end))
@@ -181,6 +183,7 @@ FORMULAS = {  # A_{i,t} in a group x, which has x.r[i], x.L[i], x.tokens[i][t], 
     "reinforce": lambda x, i, t: x.r[i],
     "half": lambda x, i, t: max(standardised(x.r, i), standardised(x.r, i) / 2),
     "critic": lambda x, i, t: standardised(x.r, i) + x.bias[i][t],
+    "ppo": lambda x, i, t: x.r[i] - x.bias[i][t],
     "compensation": compensation_at,
     "culling": lambda x, i, t: standardised(x.r, i),
     "negative": lambda x, i, t: standardised(x.r, i) if any(x.r) else -1.0,
@@ -253,20 +256,6 @@ def test_variant_gives_numbers_computed_by_hand(name):
         assert tensors == pytest.approx(expected, abs=1e-4), f"tensors, rewards {rewards}: {said}"
 
 
-def test_verifree_gives_numbers_computed_by_hand():
-    """The equation is misread. If loops and tensors misread it in the same way, they agree."""
-    x = random_rollout([[0, 0], [0, 0]], T=2)
-    x.mask[:] = True
-    x.end = torch.tensor([[[False, True]] * 2, [[False, True], [False, False]]])
-    x.logprobs[..., 1] = torch.tensor([[0.9, 0.1], [0.4, 0.5]]).log()  # the last has no marker
-    expected = [1.6, 1.8, -1.6, 0.2, 1, 1, -1, -1]
-    said = "L is 0.9 and 0.1, so s is 0.5; then 0.4 and, without a marker, 0, so s is 0.4"
-    loops = by_loops(x, verifree_at).flatten().tolist()
-    assert loops == pytest.approx(expected, abs=1e-4), f"loops: {said}"
-    tensors = apply("verifree", x).A.flatten().tolist()
-    assert tensors == pytest.approx(expected, abs=1e-4), f"tensors: {said}"
-
-
 SOLUTION = "12,13,06# 632$"  # of 347+285=. Its steps end at the places 2, 5, 8 and 13.
 PROCESS = {  # a response: R, whether it is the solution up to each of these places
     "12,13,06# 632$": [1, 1, 1, 1],
@@ -330,15 +319,6 @@ def test_variant_equals_its_formula(name):
     for T, rewards in enumerate(groups, start=3):
         for rollout in (random_rollout(rewards, T), random_rollout(rewards, T=1)):
             close(apply(name, rollout).A, by_loops(rollout, FORMULAS[name]))
-
-
-def test_nthr_selects_no_token_at_the_threshold():
-    """s >= tau in place of s > tau. Here all tokens are alike, so s = tau, and all were spared."""
-    rollout = random_rollout([MIXED], T=1)
-    rollout.tokens[:] = 1
-    rollout.probs[:] = 0.25  # all sums are exact
-    rollout.hidden[:] = 1.0
-    close(apply("nthr", rollout).A, apply("grpo", rollout).A)
 
 
 # ---- (3) Properties of all variants
@@ -800,12 +780,15 @@ def test_one_optimiser_lasts_the_whole_run(no_update):
     assert all(call.args[0] is model for call in no_update.call_args_list)
 
 
-def test_one_critic_lasts_the_whole_run(no_update, monkeypatch):
-    """The critic is made anew in every step, so it has learned nothing. Or it has another rate."""
+@pytest.mark.parametrize("name", ["critic", "ppo"])
+def test_one_network_lasts_the_whole_run(name, no_update, monkeypatch):
+    """A second network is made anew in every step, so it has learned nothing. Or it has another
+    learning rate than the policy.
+    """
     made = []
     called = []
 
-    class Noted(advantages.Critic):
+    class Noted(VARIANTS[name]):
         def __init__(self, network, lr):
             super().__init__(network, lr)
             made.append((network.unembed.out_features, lr))
@@ -814,8 +797,8 @@ def test_one_critic_lasts_the_whole_run(no_update, monkeypatch):
             called.append(self)
             return super().__call__(rollout)
 
-    monkeypatch.setitem(VARIANTS, "critic", Noted)
-    steps = steps_of("--variant critic --lr 0.5")
+    monkeypatch.setitem(VARIANTS, name, Noted)
+    steps = steps_of(f"--variant {name} --lr 0.5")
     assert len([*islice(steps, 3)]) == 3
     assert made == [(1, 0.5)]
     assert called == [called[0]] * 3
@@ -872,11 +855,10 @@ def test_each_variant_trains_with_its_own_loss(name, no_update):
     assert no_update.call_args.kwargs == DEFAULTS | OWN_LOSS.get(name, {})
 
 
-@pytest.mark.parametrize("flags", ["--variant culling", "--variant half --cull"])
-def test_culling_draws_from_what_is_not_solved(flags, no_update, monkeypatch):
+def test_culling_draws_from_what_is_not_solved(no_update, monkeypatch):
     """Culling keeps solved problems. Or it drops a problem that has one incorrect response, in a
-    group of its own or in one of several groups of the same problem. Or `--cull` is for one variant
-    only, the batch shrinks with the pool, or a run ends when the pool is empty.
+    group of its own or in one of several groups of the same problem. Or the batch shrinks with the
+    pool, or a run ends when the pool is empty.
     """
     fewer_problems(6, monkeypatch)
     pool = train.make_problems(ADD, held=False)
@@ -893,7 +875,7 @@ def test_culling_draws_from_what_is_not_solved(flags, no_update, monkeypatch):
         return rollout
 
     monkeypatch.setattr(train, "sample_rollout", solve)
-    steps = steps_of(f"{flags} --prompts 200")
+    steps = steps_of("--variant culling --prompts 200")
     first, second, third = [rollout.problems for rollout, *_ in islice(steps, 3)]
     assert len(first) == len(second) == len(third) == 200
     assert {*first} == {*pool} and first.count(easy) > 1
@@ -937,46 +919,64 @@ def test_likelihood_reads_only_all_fail_groups():
     assert not read
 
 
-def test_the_critic_judges_the_token_it_has_read():
-    """The critic is read one token too early, where its output is a baseline. Or its loss has lost
-    the minus.
+@pytest.mark.parametrize("name, parts", [("critic", [range(5)]), ("ppo", [[0, 1], [2], [3], [4]])])
+def test_a_second_network_reads_at_its_place_and_learns_by_its_loss(name, parts):
+    """The critic is read one token too early, where its output is a baseline, or the value network
+    of ppo one token too late. It judges the tokens after it has learned from them. Its loss has
+    lost the minus, contains A + b, counts padding, or has the rewards of other groups. Or Adam's
+    moments are forgotten.
     """
     network = tiny_gpt(outputs=1).double()
-    x = sample(tiny_gpt().double())
-    bias = advantages.token_bias(network, x)
-    assert (bias[~x.mask] == 0).all()
-    for g, i, tokens, _, outputs in read_alone(network, x):
-        close(bias[g, i, : len(tokens)], outputs[1:, 0])
-    n = random_rollout([MIXED, ONE, FAIL, REAL], poison=math.nan)
-    terms = by_loops(n, lambda n, i, t: standardised(n.r, i) * n.bias[i][t])
-    loss = advantages.critic_loss(n.bias, advantages.grpo(n)[..., None], n.mask)
-    close(loss, -terms.sum() / n.rewards.numel())  # a mean over responses, not over tokens
-    x.rewards = torch.tensor([MIXED, ONE, FAIL, REAL], dtype=torch.float64)
-    critic = advantages.Critic(network, lr=1e-3)
-    A = advantages.grpo(x)[..., None]
-    close(critic(x), A + bias)  # judged before it learns
-    learned = advantages.critic_loss(advantages.token_bias(network, x), A, x.mask)
-    assert learned < advantages.critic_loss(bias, A, x.mask)
-
-
-def test_the_critic_learns_from_a_and_not_from_a_plus_b():
-    """The critic is trained on A + b and so follows itself, or it forgets Adam's moments."""
-    network = tiny_gpt(outputs=1).double()
     by_hand = deepcopy(network)
-    critic = advantages.Critic(network, lr=1e-3)
+    variant = VARIANTS[name](network, lr=1e-3)
     optimizer = torch.optim.Adam(by_hand.parameters(), lr=1e-3)
-    for step, rewards in enumerate(([MIXED, ONE, FAIL, REAL], [ONE, REAL, MIXED, PASS])):
-        x = sample(tiny_gpt().double(), seed=step)
+    rewards = [MIXED, ONE, FAIL, REAL, PASS]
+    for step in range(2):
+        x = sample(tiny_gpt().double(), levels=(2, 5, 4, 3, 2), seed=step)
         x.rewards = torch.tensor(rewards, dtype=torch.float64)
-        critic(x)
-        loss = 0.0
-        for g, i, _, _, outputs in read_alone(by_hand, x):
-            loss = loss - standardised(rewards[g], i) * outputs[1:].sum() / x.rewards.numel()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 1.0)
-        optimizer.step()
+        A = variant(x)
+        assert name == "critic" or not A.requires_grad
+        for g, i, tokens, _, y in read_alone(by_hand, x):
+            b = standardised(rewards[g], i) + y[1:, 0]
+            expected = b if name == "critic" else rewards[g][i] - y[:-1, 0]
+            close(A[g, i, : len(tokens)], expected.detach())
+        for part in parts:
+            rows = [(g, i, y[:, 0]) for g, i, _, _, y in read_alone(by_hand, x) if g in part]
+            errors = torch.cat([y[:-1] - rewards[g][i] for g, i, y in rows])
+            push = sum(standardised(rewards[g], i) * y[1:].sum() for g, i, y in rows)
+            loss = -push / len(rows) if name == "critic" else (errors**2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 1.0)
+            optimizer.step()
     close([*network.parameters()], [*by_hand.parameters()], 1e-7)
+
+
+def test_ppo_has_a_true_baseline():
+    """The value network has read the token, as the critic, so it biases the gradient.
+
+    The test enumerates all responses, each weighted by its probability.
+    """
+    model, network = tiny_gpt(vocabulary=5).double(), tiny_gpt(vocabulary=5, outputs=1).double()
+    _, x = every_response(model)
+    x.rewards = torch.rand(x.rewards.size(), dtype=torch.float64)
+    pi = response_logprobs(model, x).sum(-1).exp()  # (1, G)
+    true = torch.autograd.grad((pi * x.rewards).sum(), model.parameters())
+    apart = []
+    for outputs in (advantages.token_values, advantages.token_bias):
+        x.A = (x.rewards[..., None] - outputs(network, x)).detach()
+        found = ascent(model, x, pi.detach()[..., None] * x.mask)
+        apart.append(max((a - b).abs().max() for a, b in zip(found, true)))
+    assert apart[0] < 1e-9 and apart[1] > 1e-4
+
+
+def every_response(model) -> tuple[list[str], Rollout]:
+    """All responses of a model that knows five tokens, to a prompt of one; at most two tokens."""
+    known = TOKENIZER.decode([0, 1, 2, 3, 4])
+    texts = ["$"] + [a + b for a in known.replace("$", "") for b in known]
+    x = scripted([Problem("0", "", "1", 0)], [texts], T=2, model=model)
+    x.logprobs = response_logprobs(model, x).detach()
+    return texts, x
 
 
 def verifree_rows(model, x):
@@ -1028,20 +1028,16 @@ def test_the_gradient_of_verifree_is_that_of_its_objective(temperature):
 def test_verifree_is_an_exact_gradient_in_expectation():
     """The expected gradient of verifree is not grad J, so it has a bias.
 
-    The test enumerates all groups of two responses, each weighted by its probability. The model
-    knows only five tokens, and a response has two at most.
+    The test enumerates all groups of two responses, each weighted by its probability.
     """
     model = tiny_gpt(vocabulary=5).double()
-    known = TOKENIZER.decode([0, 1, 2, 3, 4])
-    texts = ["$"] + [a + b for a in known.replace("$", "") for b in known]
-    p = Problem("0", "", "1", 0)  # its answer is 1
-    alone = scripted([p], [texts], T=2, model=model)
+    texts, alone = every_response(model)
     pi = response_logprobs(model, alone)[0].sum(-1).exp()
     close(pi.sum(), torch.ones_like(pi[0]))  # there are no other responses
     L = torch.stack([row[-1] for row in verifree_rows(model, alone)])
     J = (pi * L).sum()
     pairs = [[a, b] for a in texts for b in texts]
-    x = scripted([p] * len(pairs), pairs, T=2, model=model)
+    x = scripted(alone.problems * len(pairs), pairs, T=2, model=model)
     trained = with_advantages(x, advantages.verifree)
     mu = torch.cartesian_prod(L, L).mean(1)
     sd = (mu * (1 - mu)).sqrt() + 1e-6  # without this division the gradient is exact
