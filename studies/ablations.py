@@ -13,7 +13,8 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn.functional import pad
 
-from advantages import above_others, answer_likelihood, answered, centre, decode_responses, grpo
+from advantages import PPO, above_others, answer_likelihood, answered, centre
+from advantages import decode_responses, grpo
 from advantages import likelihood, nthr, pos_only, standardise, step_rewards, with_advantages
 from advantages import written
 from grpo import Rollout, response_logprobs
@@ -109,6 +110,13 @@ class Distillation:
     @torch.no_grad()
     def __call__(self, rollout: Rollout) -> Tensor:
         return response_logprobs(self.teacher, rollout) - rollout.logprobs
+
+
+class PPOFast(PPO):
+    """ppo, but the value network learns at ten times the learning rate of the policy."""
+
+    def __init__(self, network: GPT, lr: float):
+        super().__init__(network, 10 * lr)
 
 
 def forking_by_group(rollout: Rollout) -> Tensor:
@@ -243,4 +251,4 @@ ALL = [nthr_eta0, random_sparing, shuffled_L, substituted, substituted_up]
 ALL += [verifree_undivided, dense, log_likelihood, forking_by_group, first_mistake]
 ALL += [process_by_step, same_prefix, double, quarter, focal, focal_half, flat_pos]
 CONTROLS = {control.__name__: control for control in ALL}
-CONTROLS |= {"distillation": Distillation}
+CONTROLS |= {"distillation": Distillation, "ppo_fast": PPOFast}

@@ -20,6 +20,8 @@ These are the sets of runs:
     controls   base models 4 to 9: the other controls, at the learning rate of grpo
     distillation  base models 4 to 9: on-policy distillation on add
     difficulty  rates, then base models 4 to 15, for focal, flat_pos and focal_half
+    finer      base models 1 to 3: grpo, half, pos_only and reinforce at 2.1e-4
+    value-rate  rates for ppo whose value network learns ten times as fast
     difficulty-usual  base models 4 to 9: focal and flat_pos on mul with the usual norm limit of 1
     sum        base models 4 to 9: grpo and verifree on sum, at their learning rates on add
 
@@ -75,6 +77,8 @@ def runs_of(name: str, rows: list[dict]):
             rates = rates_to_try(variant, accuracy_by_rate(rows, task, variant, flags))
         else:
             rates = [chosen_rate(rows, task, variant, flags)]
+        if name == "finer":
+            rates = [2.1e-4]
         for lr in filter(None, rates):
             yield Run(task, variant, lr, flags, seed)
 

@@ -534,8 +534,10 @@ def test_the_group_that_is_shown_is_nearest_to_half_correct(capsys):
 def test_every_row_is_there_at_once_in_a_pipe():
     """Output waits in a buffer, so who looks at a long run, or stops it, sees nothing."""
     flags = "--steps 100000 --every 1 --layers 1 --width 4 --prompts 1 --group-size 2 --out out"
+    code = "import sys, train; train.warm_up = lambda *given: (0, 1.0); train.main(sys.argv[1:])"
     environment = {x: y for x, y in os.environ.items() if x != "PYTHONUNBUFFERED"}
-    command = [sys.executable, train.__file__, *flags.split()]
+    environment["PYTHONPATH"] = str(Path(train.__file__).parent)
+    command = [sys.executable, "-c", code, *flags.split()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         lines = iter(process.stdout.readline, "")
         assert any(line.startswith("   2 ") for line in lines)
