@@ -628,7 +628,9 @@ def test_the_first_mistake_is_marked():
 
 def test_a_run_in_a_terminal_shows_its_bars(monkeypatch):
     """A traceback in a terminal only; a bar without the variant or the step, or one that stays."""
-    monkeypatch.setattr(train, "tqdm", partial(train.tqdm, mininterval=0))  # draws every step
+    bar = partial(train.tqdm, mininterval=0)  # draws every step
+    bar.write = train.tqdm.write
+    monkeypatch.setattr(train, "tqdm", bar)
     monkeypatch.setattr(sys, "stderr", StringIO())
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     run("--variant nthr --steps 3")
@@ -683,7 +685,8 @@ def test_bad_arguments_are_refused(flags):
         if smallest is not None:
             args = train.parse_arguments([f"--{flag}={smallest}"])
             assert getattr(args, flag.replace("-", "_")) == smallest
-        allowed = "choose from" if smallest is None else rf"must be {smallest:g} |invalid .* value"
+        allowed = "choose from|invalid int value"
+        allowed = allowed if smallest is None else rf"must be {smallest:g} |invalid .* value"
         for value in [*bad.split(), ""]:
             assert re.search(rf" --{flag}: .*({allowed})", refused(f"--{flag}={value}"))
 
