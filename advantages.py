@@ -81,7 +81,6 @@ def grpo(rollout: Rollout) -> Tensor:
         A_i = (r_i - mu) / (sigma + eps)
 
     The group's mean mu serves as the baseline, so no second network has to predict the reward.
-    Dividing by sigma makes groups with a small sigma count more.
     """
     return standardise(rollout.rewards)
 
@@ -127,8 +126,6 @@ def pos_only(rollout: Rollout) -> Tensor:
     arXiv 2505.18830, section 3.
 
         A_i = max(A_i of grpo, 0)
-
-    The incorrect responses of a group still set its mean.
     """
     return standardise(rollout.rewards).clamp(min=0.0)
 
@@ -188,23 +185,24 @@ class PPO(Critic):
         A_{i,t} = r_i - V_phi(x, y_{i,<t})
 
     V_phi, the value network, predicts the reward from the prompt and the tokens before y_{i,t}.
-    GRPO puts the group's mean in its place. This saves a network as large as the policy, which is
-    wrong until it has learned. In return, GRPO needs several responses to each prompt, gives all
-    tokens of a response one advantage, and learns nothing from all-fail groups.
+    GRPO puts the group's mean in its place. This saves a network as large as the policy, and its
+    predictions are wrong until it has learned. In return, GRPO needs several responses to a prompt,
+    gives all tokens of a response one advantage, and learns nothing from groups of equal rewards.
 
-    V_phi has not read y_{i,t}, so it is a true baseline: it does not change the expected gradient,
-    however wrong it is. The network and its optimiser are kept as in Critic.
+    V_phi has not read y_{i,t}, so it is a baseline, however wrong it is. (Exactly so if the loss
+    divides by a constant.) It begins with random weights, and its learning rate stays at lr. For
+    example, if V is 0.5 before a mistake and 0.05 after it, the tokens get -0.5, and then -0.05.
     """
 
     def __call__(self, rollout: Rollout) -> Tensor:
-        """Computes A. Then the value network reads the rollout once, in four optimiser steps.
+        """Computes A. Then the value network learns from the rollout, in four optimiser steps.
 
         loss(phi) = mean over response tokens of (V_phi(x, y_{i,<t}) - r_i)^2
         """
         r = rollout.rewards[..., None]  # (P, G, 1)
         with torch.no_grad():
             A = r - token_values(self.network, rollout)
-        for part in torch.arange(len(r), device=r.device).tensor_split(min(4, len(r))):
+        for part in torch.arange(len(r)).chunk(4):
             errors = token_values(self.network, rollout, part) - r[part]
             descend(self.optimizer, errors[rollout.mask[part]].square().mean())
         return A
@@ -544,10 +542,7 @@ def token_bias(critic: GPT, rollout: Rollout) -> Tensor:
 
 
 def token_values(network: GPT, rollout: Rollout, groups=slice(None)) -> Tensor:
-    """The value network's outputs V_phi(x, y_{i,<t}) before it reads y_{i,t}, with gradient.
-
-    (P, G, T), or (n, G, T) for n of the groups.
-    """
+    """The outputs V_phi(x, y_{i,<t}), before y_{i,t} is read, (P, G, T), with gradient."""
     h = read_responses(network, rollout.prompts[groups], rollout.tokens[groups][..., :-1])
     return network.unembed(h)[..., 0]
 

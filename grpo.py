@@ -11,7 +11,8 @@ answers a program can check. One training step goes like this:
 5. Read a quarter of the other groups with the current weights: one forward pass gives the
    log-probability of every token.
 6. Compute a loss that pushes each token up or down in proportion to the advantage of its response.
-   A clip in the loss ends the push once the token's probability has changed by 20 %.
+   A clip leaves out a token if the steps on the quarters before have already changed its
+   probability by 20 % in the direction of its push.
 7. Make one optimiser step. Then repeat 5 to 7 for the other quarters.
 
 These numbers are beside the code: 1 to 4 in the loop of train.py, and 5 to 7 in update.
@@ -33,8 +34,9 @@ baseline. The expected gradient stays the same, because
 
     E[ b grad ln pi_theta ] = b sum_y grad pi_theta(y | x) = b grad 1 = 0
 
-A number that does depend on y can change the expected gradient. We call this error a bias: training
-then maximises something other than J, however many samples it has.
+The push on one token may have a baseline of its own, which may depend on the tokens before it. A
+number that depends on the token itself, or on later ones, can change the expected gradient. We call
+this error a bias: training then no longer follows J, however many samples it has.
 
 The mean reward of the other responses to the prompt is a baseline. GRPO subtracts the mean mu of
 the whole group. This only changes the scale: r_i - mu is (G-1)/G (r_i - mean of the others). GRPO
@@ -84,7 +86,7 @@ from tasks import EOS, EOS_ID, TOKENIZER, Problem
 class Rollout:
     """P groups of G responses that one training step sampled, and what was computed with them.
 
-    Positions where mask is False are padding. They are ignored, whatever they hold.
+    Positions where mask is False are padding, and are ignored.
     """
 
     tokens: Tensor  # (P, G, T) int64, the sampled tokens
@@ -179,10 +181,10 @@ def policy_loss(logprobs, old_logprobs, A, weights, clip_low=0.2, clip_high=0.2,
         clipped_{i,t} = ratio_{i,t}, but at least 1 - clip_low and at most 1 + clip_high
         loss          = - sum_{i,t} weights_{i,t} min(ratio_{i,t} A_{i,t}, clipped_{i,t} A_{i,t})
 
-    The min makes the clip one-sided, as in PPO: a token with A > 0 is pushed up until its ratio is
-    1 + clip_high, and a token with A < 0 is pushed down until its ratio is 1 - clip_low. weights
-    come from token_weights. Where a weight is 0, the other inputs may hold anything, NaN included.
-    All inputs are (P, G, T). Returns the loss, a scalar, and `cut`, a bool (P, G, T): True on the
+    The min makes the clip one-sided, as in PPO: a token with A > 0 is not pushed once its ratio is
+    above 1 + clip_high, nor one with A < 0 once it is below 1 - clip_low. weights come from
+    token_weights. Where a weight is 0, the other inputs may hold anything, NaN included. All inputs
+    are (P, G, T). Returns the loss, a scalar, and `cut`, a bool (P, G, T): True on the
     tokens whose gradient the clip stopped (in cispo: cut). We limit ln ratio to -20 .. 20.
 
     At ratio 1 the gradient is that of the weighted sum of -A ln pi_theta. The loss itself is then

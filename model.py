@@ -1,17 +1,17 @@
 """A small GPT and its two uses: it samples responses to prompts, and it reads given responses.
 
 This is the usual transformer: embeddings, pre-norm blocks of causal attention and an MLP, a final
-norm, and the unembedding. Every position of a row has a vector of its own. Rows are padded on the
-right and attention is causal, so no token of a response looks at padding.
+norm, and the unembedding. Rows are padded on the right and attention is causal, so no token of a
+response looks at padding.
 
 All heads share one head of keys and values (multi-query attention, arXiv 1911.02150): sampling
 reads them from memory again and again.
 
-Any model can take the place of the GPT in train.run, if it offers what the rest of the code uses:
-    model(tokens (B, L), cache=None)   hidden vectors (B, L, D) and a cache, as GPT.forward below
-    model.unembed(hidden)              logits (B, L, V); V is that of tasks.TOKENIZER
-    model.norm.weight                  its dtype is that of the hidden vectors
-    model.parameters()                 what is trained, as in every torch.nn.Module
+Another model can take the place of the GPT: train.run(args, make_model). It has to offer this:
+    model(tokens (B, L), cache=None)   hidden vectors (B, L, D), those that unembed multiplies, and
+                                       a cache: a list of tensors that have B rows each
+    model.unembed(hidden)              logits (B, L, V), for the V tokens of tasks.TOKENIZER
+    model.norm.weight                  a weight, of the dtype in which the model computes
 
 Shapes: P prompts of Lp tokens, G responses to each, B = P*G rows, T response tokens. One call reads
 L tokens, and they may look at C positions. D width, d = D / heads, V vocabulary.
@@ -67,7 +67,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.unembed = nn.Linear(width, outputs or vocabulary, bias=False)
-        # 0.02 is GPT-2's. But its biases begin at 0, and ours with PyTorch's larger random numbers.
+        # 0.02 is GPT-2's.
         for matrix in (weight for weight in self.parameters() if weight.dim() == 2):
             nn.init.normal_(matrix, std=0.02)
 
@@ -134,8 +134,8 @@ def generate(model: GPT, prompts: Tensor, G: int, T: int, eos: int, temperature,
 def read_responses(model: GPT, prompts: Tensor, tokens: Tensor) -> Tensor:
     """The hidden vectors after each prompt and after each token of its G responses, with gradient.
 
-    prompts (P, Lp), tokens (P, G, T) -> (P, G, 1 + T, D). One call reads all tokens, which generate
-    reads one by one. The plain form, prompt and response in one row, gives the same:
+    prompts (P, Lp), tokens (P, G, T) -> (P, G, 1 + T, D). The plain form, prompt and response in
+    one row, gives the same:
 
         rows = torch.cat([prompts.repeat_interleave(G, 0), tokens.flatten(0, 1)], dim=1)
         hidden = model(rows)[0][:, Lp - 1 :].unflatten(0, (P, G))

@@ -919,7 +919,7 @@ def test_likelihood_reads_only_all_fail_groups():
     assert not read
 
 
-@pytest.mark.parametrize("name, parts", [("critic", [range(5)]), ("ppo", [[0, 1], [2], [3], [4]])])
+@pytest.mark.parametrize("name, parts", [("critic", [range(5)]), ("ppo", [[0, 1], [2, 3], [4]])])
 def test_a_second_network_reads_at_its_place_and_learns_by_its_loss(name, parts):
     """The critic is read one token too early, where its output is a baseline, or the value network
     of ppo one token too late. It judges the tokens after it has learned from them. Its loss has

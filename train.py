@@ -63,7 +63,7 @@ def train(args: Namespace, model: GPT):
 
 # ---- The base model
 def base_model(args: Namespace) -> GPT:
-    """The base model of these settings, made on one thread: their number changes rounding."""
+    """The base model of these settings. It sets one thread for the whole run."""
     torch.set_num_threads(1)
     model = new_model(args).to(args.device)
     steps, correct = warm_up(model, TASKS[args.task], args.base_seed)
@@ -83,8 +83,7 @@ def warm_up(model: GPT, task: Task, seed: int, steps=2000) -> tuple[int, float]:
     """Supervised learning (SFT) in place: cross-entropy of the tokens of the solution and of EOS.
 
     It ends when the share of correct samples for training problems reaches task.share, or after
-    `steps` optimiser steps. It returns the number of optimiser steps and the share that was
-    measured last.
+    `steps` optimiser steps. Returns their number and the last share.
     """
     rng = np.random.default_rng(seed)
     problems = make_problems(task, held=False)
@@ -201,10 +200,10 @@ def run(args: Namespace, make_model=base_model) -> None:
 
 def show_row(row: dict, model: GPT, task: Task, example: Problem) -> None:
     """One line: the metrics of a training step, and a greedy response to the example."""
-    response = sample_rollout(model, task, [example], 1, temperature=0).texts[0][0]
+    shown = sample_rollout(model, task, [example], 1, temperature=0)
     numbers = (ROW if "reward" in row else BASE).format(**row)
-    verdict = " rewarded" * (task.reward(example, response) == 1)
-    say(f"{numbers}  {mark_mistake(example, response)[0]}{verdict}")
+    verdict = " rewarded" * (shown.rewards.item() == 1)
+    say(f"{numbers}  {mark_mistake(example, shown.texts[0][0])[0]}{verdict}")
 
 
 def show_group(trained: Rollout) -> None:

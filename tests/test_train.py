@@ -604,7 +604,9 @@ def test_a_reward_is_shown_beside_a_mistake(monkeypatch, capsys):
     """A rewarded response that looks as if it failed, or a failed one that looks rewarded."""
     nines = problem(ADD, [99, 33], 2)
     for response in ("12,13#132", "12,14#132", "12,13#13"):  # of odd length, odd, even
-        monkeypatch.setattr(train, "sample_rollout", Mock(return_value=Mock(texts=[[response]])))
+        reward = torch.tensor([[len(response) % 2.0]])
+        shown = Mock(texts=[[response]], rewards=reward)
+        monkeypatch.setattr(train, "sample_rollout", Mock(return_value=shown))
         train.show_row({"step": 1, "sampled": 0.4, "greedy": 0.5}, None, ADD, nines)
     ends = [line[46:] for line in capsys.readouterr().out.splitlines()]
     assert ends == ["12,13#132 rewarded", "12,[14]#132 rewarded", "12,13#[13]"]
