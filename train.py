@@ -289,7 +289,7 @@ def parse_arguments(argv: list[str] | None = None, parents=(), **defaults) -> Na
     devices = ["cpu", "cuda"][: 1 + torch.cuda.is_available()]
     add("--device", default="cpu", choices=devices, help="where to compute")
     add("--out", default="runs", help="folder for the runs, one folder each")
-    cli.set_defaults(loss_type="grpo", cull=False, save=True, **defaults)
+    cli.set_defaults(**{"loss_type": "grpo", "cull": False, "save": True} | defaults)
     cli.set_defaults(**LOSS.get(cli.parse_args(argv).variant, {}))
     args = cli.parse_args(argv)
     if args.loss_type == "cispo" and args.clip_low != cli.get_default("clip_low"):

@@ -712,6 +712,7 @@ def test_another_command_line_adds_flags_and_defaults():
     """A tool that trains another model cannot add what it needs."""
     more = argparse.ArgumentParser(add_help=False)
     more.add_argument("--examples", type=int, default=6)
-    own = {"parents": [more], "steps": 20, "lr": 1e-5}
+    own = {"parents": [more], "steps": 20, "lr": 1e-5, "save": False}
     args = train.parse_arguments("--examples 3 --lr 1e-4".split(), **own)
-    assert (args.steps, args.name) == (20, "add-grpo-seed0-examples3-lr0.0001")
+    assert (args.steps, args.save) == (20, False)
+    assert args.name == "add-grpo-seed0-examples3-lr0.0001"
