@@ -14,7 +14,7 @@ import tasks
 from advantages import VARIANTS, with_advantages
 from grpo import policy_loss, sample_rollout, token_weights
 from model import GPT
-from tasks import ADD, SUM, TASKS, held_out, make_problems
+from tasks import ADD, SUM, TASKS, held_out, make_problems, mark_mistake
 from test_grpo import FAIL, FORMULAS, MIXED, ONE, POISON, REAL, V, apply, by_loops
 from test_grpo import close, nthr_at, problem, random_rollout, sample
 from test_grpo import score_at, scripted, tiny_gpt
@@ -281,3 +281,19 @@ def test_the_split():
         key = "+".join(sorted(text.split("+"))) + "="
         assert held_out(text + "=   ") == (zlib.crc32(key.encode()) % 10 == 0)
         assert held_out(f"  {n}*7=") == (zlib.crc32(f"{n}*7=".encode()) % 10 == 0)
+
+
+def test_the_first_mistake_is_marked():
+    """Another mistake than the first; a response of another length that passes, or a traceback."""
+    nines = problem(ADD, [99, 33], 2)  # 12,13#132
+    for text, *expected in [
+        ("12,13#132", "12,13#132", ""),
+        ("12,14#132", "12,[14]#132", "[14] should be [13]"),
+        ("12,13#142", "12,13#[142]", "[142] should be [132]"),
+        ("12,13,01#132", "12,13[,]01#132", "[,] should be [#]"),
+        ("12", "12[]", "[] should be [,]"),
+        ("12,13#132#132", "12,13#132[#]132", "[#] should be []"),
+        ("", "[]", "[] should be [12]"),
+    ]:
+        assert [*mark_mistake(nines, text)] == expected
+    assert mark_mistake(nines, "12", 1)[1] == "[] should be [,], yet rewarded"
