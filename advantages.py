@@ -185,17 +185,18 @@ class PPO(Critic):
         A_{i,t} = r_i - V_phi(x, y_{i,<t})
 
     V_phi, the value network, predicts the reward from the prompt and the tokens before y_{i,t}.
-    GRPO puts the group's mean in its place. This saves a network as large as the policy, and its
-    predictions are wrong until it has learned. In return, GRPO needs several responses to a prompt,
-    gives all tokens of a response one advantage, and learns nothing from groups of equal rewards.
+    GRPO puts the group's mean in its place. This saves a second network, whose predictions are
+    wrong until it has learned. In return, GRPO needs several responses to a prompt, gives all
+    tokens of a response one advantage, and learns nothing from groups of equal rewards.
 
     V_phi has not read y_{i,t}, so it is a baseline, however wrong it is. (Exactly so if the loss
     divides by a constant.) It begins with random weights, and its learning rate stays at lr. For
-    example, if V is 0.5 before a mistake and 0.05 after it, the tokens get -0.5, and then -0.05.
+    example, let r be 0, and V 0.5 before a mistake and 0.05 after it: the tokens up to the mistake
+    get -0.5, and those after it -0.05.
     """
 
     def __call__(self, rollout: Rollout) -> Tensor:
-        """Computes A. Then the value network learns from the rollout, in four optimiser steps.
+        """A, from a network that has not seen these rewards. Then it learns, in up to four steps.
 
         loss(phi) = mean over response tokens of (V_phi(x, y_{i,<t}) - r_i)^2
         """

@@ -11,8 +11,8 @@ answers a program can check. One training step goes like this:
 5. Read a quarter of the other groups with the current weights: one forward pass gives the
    log-probability of every token.
 6. Compute a loss that pushes each token up or down in proportion to the advantage of its response.
-   A clip leaves out a token if the steps on the quarters before have already changed its
-   probability by 20 % in the direction of its push.
+   A clip leaves out a token whose probability has already changed by 20 % in the direction of
+   its push. The steps on earlier quarters can do this, because all tokens share the weights.
 7. Make one optimiser step. Then repeat 5 to 7 for the other quarters.
 
 These numbers are beside the code: 1 to 4 in the loop of train.py, and 5 to 7 in update.
@@ -34,9 +34,10 @@ baseline. The expected gradient stays the same, because
 
     E[ b grad ln pi_theta ] = b sum_y grad pi_theta(y | x) = b grad 1 = 0
 
-The push on one token may have a baseline of its own, which may depend on the tokens before it. A
-number that depends on the token itself, or on later ones, can change the expected gradient. We call
-this error a bias: training then no longer follows J, however many samples it has.
+The same sum over one token, given those before it, shows that the push on a token may have a
+baseline that depends on earlier tokens. A number that depends on the token itself, or on later
+ones, can change the expected gradient. We call this error a bias: training then no longer follows
+J, however many samples it has.
 
 The mean reward of the other responses to the prompt is a baseline. GRPO subtracts the mean mu of
 the whole group. This only changes the scale: r_i - mu is (G-1)/G (r_i - mean of the others). GRPO

@@ -7,7 +7,7 @@ response looks at padding.
 All heads share one head of keys and values (multi-query attention, arXiv 1911.02150): sampling
 reads them from memory again and again.
 
-Another model can take the place of the GPT: train.run(args, make_model). It has to offer this:
+Another torch.nn.Module can take the place of the GPT: train.run(args, make_model). It offers this:
     model(tokens (B, L), cache=None)   hidden vectors (B, L, D), those that unembed multiplies, and
                                        a cache: a list of tensors that have B rows each
     model.unembed(hidden)              logits (B, L, V), for the V tokens of tasks.TOKENIZER

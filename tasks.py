@@ -143,8 +143,8 @@ class Task:
         return answers == [self.answer_from(reasoning.split(","))]
 
 
-# `add` is the default. `mul` is the wall, because most of its groups are all-fail. `sum` is the
-# shortcut, because the model learns answers without steps.
+# `add` is the default. `mul` is the wall, because most problems are never solved at first. `sum` is
+# the shortcut, because the model learns answers without steps.
 ADD = Task(add, from_columns, range(2, 6), "digits per number", 0.13, 1.5, add.__doc__)
 MUL = Task(mul, from_columns, range(2, 6), "digits", 0.1, 1.0, mul.__doc__)
 SUM = Task(running_totals, from_totals, range(3, 9), "terms", 0.4, 0.8, running_totals.__doc__)

@@ -124,7 +124,7 @@ def evaluate(model: GPT, task: Task, name: str, temperature: float, samples: int
     """Accuracy on all held-out problems. Temperature 0 is greedy decoding.
 
     Returns three entries. name_by_level: the share of correct responses, {2: 0.9, ...}, with four
-    digits. name: its mean over levels. name_reasoning_correct: the share of the correct responses
+    decimals. name: its mean over levels. name_reasoning_correct: the share of the correct responses
     whose steps are correct.
     """
     problems = make_problems(task, held=True)
@@ -276,12 +276,12 @@ def parse_arguments(argv: list[str] | None = None, parents=(), **defaults) -> Na
     add("--temperature", type=at_least(1e-6), default=1.0, help="temperature of sampling")
     add("--lr", type=at_least(1e-12), default=3e-4, help="learning rate; it rises, then falls")
     add("--max-grad-norm", type=at_least(1e-12), default=0.01, help="limit of gradient norms")
-    add("--minibatches", type=at_least(1), default=4, help="optimiser steps per rollout")
+    add("--minibatches", type=at_least(1), default=4, help="optimiser steps per rollout, at most")
     add("--clip-low", type=at_least(0.0), default=0.2, help="a push down ends at ratio 1 - this")
     add("--clip-high", type=at_least(0.0), default=0.2, help="a push up ends at ratio 1 + this")
     add("--kl", type=at_least(0.0), default=0.0, help="coefficient of the KL term in the loss")
     add("--aggregate", default="token", choices=["token", "response", "constant"], help="divisor")
-    add("--every", type=at_least(1), default=25, help="training steps from row to row")
+    add("--every", type=at_least(1), default=25, help="training steps between printed rows")
     add("--base-seed", type=at_least(0), default=0, help="seed of the base model")
     add("--layers", type=at_least(1), default=2, help="blocks of the GPT")
     add("--width", type=int, choices=[2**n for n in range(2, 11)], default=64, help="of the GPT")
@@ -294,8 +294,8 @@ def parse_arguments(argv: list[str] | None = None, parents=(), **defaults) -> Na
     args = cli.parse_args(argv)
     if args.loss_type == "cispo" and args.clip_low != cli.get_default("clip_low"):
         cli.error("argument --clip-low: cispo has no lower limit")
-    # The name of a run has every setting that differs from its default, except these.
-    unnamed = "task variant seed every device threads save out".split()
+    # The name of a run has every setting that differs from its default, but not these.
+    unnamed = "task variant seed every device save out".split()
     changed = sorted(vars(args).items() - vars(cli.parse_args([])).items())
     parts = [f"{name}{value}" for name, value in changed if name not in unnamed]
     args.name = "-".join([args.task, args.variant, f"seed{args.seed}", *parts])

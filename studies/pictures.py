@@ -18,6 +18,7 @@ from studies.protocol import COMPARED, ROWS, TASKS, TWELVE, USUAL, title
 UP = "#0072B2"
 DOWN = "#D55E00"
 NEUTRAL = "#6B6B6B"
+PAGE = np.array([13, 17, 23]) / 255  # a dark page
 WIDTH = 5.6  # inches, shown 700 pixels wide
 EXAMPLES = {"add": "add: 347+285=", "mul": "mul: 347*8=", "sum": "sum: 7+8+5="}
 LEARNERS = {"half": "#007A5A", "nthr": "#B0568C", "grpo": "#000000"}  # the last is the title's
@@ -38,6 +39,10 @@ def picture(path: Path, panels: int = 1, rows: int = 1, **settings):
     figure, axes = plt.subplots(rows, panels, layout="constrained", **settings)
     yield axes
     figure.savefig(path, dpi=240)
+    # For dark pages: lightness is turned round, and each hue stays.
+    image = plt.imread(path)[..., :3]  # from 0 to 1
+    turned = image + 1 - image.max(-1, keepdims=True) - image.min(-1, keepdims=True)
+    plt.imsave(path.with_stem(f"{path.stem}-dark"), PAGE + (0.93 - PAGE) * turned)
 
 
 def sign(x: Effect) -> dict:
