@@ -5,8 +5,7 @@ const FIELDS = { // name: [default, what is allowed]
   rewards: [() => data.lab.rewards, (text) => /^[01]+$/.test(text) && text.length === data.lab.tokens.length],
   n: [() => 0, within(0, LAST)],
   rule: [() => "grpo", (name) => Object.hasOwn(data.rules, name)],
-  loss: [() => "grpo", (name) => Object.hasOwn(data.clips, name)],
-  since: [() => 3, within(0, 10)],
+  clip: [() => 0, within(0, 1)],
   task: [() => Object.keys(data.runs)[0], (name) => Object.hasOwn(data.runs, name)],
   frame: [() => "grpo-3", (text) => /^(grpo|half)-\d+$/.test(text)],
   asked: [() => "-".repeat(QUESTIONS.length), (text) => /^[-s012]+$/.test(text) && text.length === QUESTIONS.length],
@@ -24,6 +23,7 @@ function readAddress() {
   }
   $("error").textContent = bad.length ? `The address asks for ${bad.join(", ")}, which this page does not have. ` +
     "It shows the default instead." : "";
+  far = 0;
   settle();
 }
 
@@ -38,16 +38,13 @@ function writeAddress() { // at once, and then at most three times a second: bro
   writing = setTimeout(() => { writing = null; write(); }, 400);
 }
 
-function settle() {
-  if (state.rule === "negative") state.rewards = none(); // with any success it is grpo
-  QUESTIONS.forEach(({ known }, n) => { // what the page shows is no question any more
-    if (state.asked[n] === "-" && known?.()) state.asked = marked(n, "s");
-  });
+function settle() { // what the page shows is no prediction any more
+  QUESTIONS.forEach(({ known }, n) => { if (state.asked[n] === "-" && known?.()) state.asked = marked(n, "s"); });
 }
 
-function change(values, what = drawAll) {
-  stop();
+function change(values, what = drawAll) { // what plays goes on
   Object.assign(state, values);
+  if (!playing) at = state.n;
   settle();
   what();
   writeAddress();
@@ -59,6 +56,8 @@ const number = (A, digits = 2) => (A === 0 ? "0" : (fixed(A, digits).match(/[1-9
 const wayOf = (A) => (A > 0 ? "up" : A < 0 ? "down" : "");
 const signed = (A) => `<b class="${wayOf(A)}">${number(A)}</b>`;
 const percent = (x) => (x > 0 && x < 0.000005 ? "<0.001" : fixed(100 * x, x < 0.001 ? 3 : 2));
+const times = (x) => `\u00d7${x.toFixed(Math.min(Math.max(2 - Math.floor(Math.log10(x)), 0), 9))}`; // three digits that count
+const moves = (ratio) => (ratio > 1.0005 ? "up" : ratio < 0.9995 ? "down" : "");
 const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 const range = (values) => [Math.min(...values), Math.max(...values)].filter((x, k, all) => !k || number(x) !== number(all[0]));
 const sourceOf = ({ paper }) => (paper ? `<a href="https://arxiv.org/abs/${paper}">paper</a>, ` : "") +
@@ -98,74 +97,109 @@ function fill(element, ...children) { // new children; what had the focus has it
   if (key) element.querySelector(`[data-key="${key}"]`)?.focus({ preventScroll: true });
 }
 
-function html(id, text) { // a screen reader should not read again what did not change
-  if ($(id).dataset.now === text) return;
-  $(id).dataset.now = text;
-  $(id).innerHTML = text;
+let news = [];
+function html(element, text, tell = false) { // with tell, a screen reader hears it when all has come to rest
+  if (element.dataset.now === text) return;
+  element.dataset.now = text;
+  element.innerHTML = text;
+  if (!tell) return;
+  news = [...news.filter((other) => other !== element), element];
+  clearTimeout(html.waits);
+  html.waits = setTimeout(function speak() {
+    if (playing) { html.waits = setTimeout(speak, 700); return; }
+    $("live").textContent = news.map((changed) => changed.textContent).join(" ");
+    news = [];
+  }, 700);
 }
 
 const choice = (text, chosen, dataset, ...more) =>
   el("button", { ariaPressed: chosen, data: { key: text, ...dataset } }, text, ...more);
-const beside = (gain) => (gain ? [el("small", {}, ` ${number(gain, 1)}`)] : []); // grpo's is 0
-const marks = (text, solution) => // a response; what differs from the solution has dots below it
-  [...text].map((c, t) => (c === solution[t] ? c : el("u", {}, c)));
+const marks = (text, solution, from = 0) => // of a response; what differs from the solution has dots below it
+  [...text].map((c, t) => (c === solution[from + t] ? c : el("u", {}, c)));
 
 // The width of a drawing in sixteenths of the page's letters, so that its own grow with them.
 const letter = () => parseFloat(getComputedStyle(document.body).fontSize) / 16;
-const widthOf = (id, least = 200) => Math.max($(id).parentElement.clientWidth / letter(), least);
+const widthOf = (id, least = 120) => Math.max($(id).parentElement.clientWidth / letter(), least);
 
 function draw(id, width, height, parts) {
   $(id).setAttribute("viewBox", `0 0 ${width} ${height}`);
   $(id).innerHTML = parts.join("");
 }
 
+function spread(heights, gap, last) { // places for names: as near as possible to these heights, with this gap, none below the last
+  const order = heights.map((_, k) => k).sort((a, b) => heights[a] - heights[b]);
+  const places = [];
+  order.forEach((k, n) => {
+    places[k] = Math.min(Math.max(heights[k], n ? places[order[n - 1]] + gap : heights[k]), last - gap * (order.length - 1 - n));
+  });
+  return places;
+}
+
 // ---- The slider
 let playing = null;
 let at = 0; // where the slider is; between two updates while it plays
+let far = 0; // how far it was: there the curves end
+let rested = false; // the first play rests where the near failure is likeliest
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+const between = (of) => of(Math.floor(at)) * (1 - at % 1) + of(Math.ceil(at)) * (at % 1);
 
 function stop() {
   if (playing) cancelAnimationFrame(playing);
   playing = null;
 }
 
-function play(until = LAST) {
-  if (still()) return change({ n: until === LAST ? (state.n + 1) % (LAST + 1) : until });
-  if (state.n >= until) state.n = 0;
+function play() {
+  if (still()) return change({ n: (state.n + 1) % (LAST + 1) });
+  if (state.n === LAST) state.n = far = 0;
   at = state.n;
   let last = null;
   const frame = (time) => {
+    const rest = !rested && asOpened() && state.n < peak(); // a rule that was chosen meanwhile goes on
+    const until = rest ? peak() : LAST;
     at = Math.min(until, at + (last === null ? 0 : Math.min(time - last, 100) / 220));
     last = time;
-    if (at === until) return change({ n: until });
+    if (at === until) {
+      rested ||= rest;
+      stop();
+      return change({ n: until });
+    }
+    const moved = state.n !== Math.floor(at);
     state.n = Math.floor(at);
     playing = requestAnimationFrame(frame);
-    const { asked } = state;
-    settle();
-    if (asked !== state.asked) drawCards();
-    drawPlace();
+    move(moved);
   };
   playing = requestAnimationFrame(frame);
+  settle();
+  drawCards();
   drawPlace();
 }
 
 // ---- Start
-function drawPlace() { // what the slider moves
-  if (!playing) at = state.n;
+function move(next = true) { // the drawings; and if there is a next update, the texts
+  far = Math.max(far, at);
+  drawTree(next);
+  moveCurves();
+  moveLines();
+  if (!next) return;
   $("slider").value = state.n;
   $("slider").ariaValueText = $("count").textContent = plural(state.n, "update");
-  $("play").textContent = playing ? "pause" : still() ? "next update" : state.n === LAST ? "again" : "play";
-  drawTree();
   drawRows();
-  drawLines();
-  drawSays();
+  drawWhy();
+}
+
+function drawPlace() { // what the slider moves
+  if (!playing) at = state.n;
+  $("play").textContent = playing ? "pause" : still() ? "next update" : state.n === LAST ? "again" : state.n ? "go on" : "play";
+  move();
+  drawLegend();
 }
 
 function drawAll() {
   drawWorked();
   drawRules();
+  drawCurves();
+  drawLines();
   drawPlace();
-  drawClip();
   drawRun();
   drawCards();
 }
@@ -197,15 +231,13 @@ function start() {
   const choose = (id, act) => {
     $(id).onclick = ({ target }) => target.closest("button") && act(target.closest("button").dataset);
   };
-  $("play").onclick = () => (playing ? change({}) : play());
-  $("slider").oninput = () => change({ n: Number($("slider").value) });
-  choose("names", ({ rule }) => change({ rule, ...(state.rule === "negative" ? { rewards: opening() } : {}) }));
-  choose("losses", ({ loss }) => change({ loss }));
-  choose("tasks", ({ task }) => change({ task }));
+  $("play").onclick = () => { if (!playing) return play(); stop(); change({}); };
+  $("slider").oninput = () => { stop(); change({ n: Number($("slider").value) }, drawPlace); drawCards(); };
+  $("clip").onchange = () => change({ clip: Number($("clip").checked) });
+  choose("names", ({ rule }) => change({ rule }));
+  choose("tasks", ({ task }) => change({ task }, drawRun));
   choose("film", ({ frame }) => change({ frame }, drawRun));
-  $("lines").onpointermove = ({ target }) => pointAt(target.dataset.line ?? null);
-  $("lines").onpointerleave = () => pointAt(null);
   $("film").onkeydown = arrows;
-  $("since").oninput = () => change({ since: Number($("since").value) });
+  document.onclick = ({ target }) => { if (shown && !target.closest("#tree, #rows, #branches")) point(null); };
 }
 addEventListener("DOMContentLoaded", start);

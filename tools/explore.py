@@ -29,7 +29,7 @@ import torch
 from tqdm import tqdm
 
 import train
-from advantages import LOSS, VARIANTS, decode_responses
+from advantages import VARIANTS, decode_responses
 from grpo import Rollout, policy_loss, sample_rollout
 from model import GPT
 from tasks import ADD, CHARACTERS, MARKER, TASKS, Problem, Task, make_problems
@@ -41,9 +41,7 @@ PAGE = Path(__file__).with_name("explore.html")
 SCRIPTS = ("advantages.js", "tree.js", "charts.js", "questions.js", "explore.js")
 ROWS = Path(__file__).parent.parent / "studies/results/compare.csv"
 # The rules that the page offers. The others only scale a group's advantages, or need a network.
-RULES = ("grpo", "half", "pos_only", "nthr", "compensation", "ngrpo", "negative", "forking")
-RULES += ("process",)
-CLIPS = ("grpo", "gspo", "cispo")
+RULES = ("grpo", "half", "pos_only", "nthr", "ngrpo", "forking")
 SEEDS = range(4, 16)  # the base models of the forest plot
 FOLLOWED = ("grpo", "half")  # the variants whose runs are recorded
 LEVEL = 4  # of the problem that they show
@@ -167,7 +165,7 @@ def runs_of(name: str, base: GPT, steps: int) -> dict:
 
 
 def record(tasks: list[str], steps: int) -> dict:
-    """Everything that the page shows but the rules' ideas and the limits of the losses."""
+    """Everything that the page shows except the rules' ideas and gains and the clip range."""
     line = ["--steps", str(steps)]  # parsed before the first training: a bad number is refused
     bases = {}
     for task in {"add", *tasks}:
@@ -183,7 +181,7 @@ def about(name: str) -> dict:
     return {"idea": text.splitlines()[0], "paper": paper and paper[1]}
 
 
-def gains(names: tuple[str, ...] = RULES) -> dict[str, float | None]:
+def gains() -> dict[str, float | None]:
     """What each rule gains over grpo in training on add, in points of average accuracy.
 
     The numbers and the order are those of the forest plot. A rule that lacks the row of a base
@@ -191,29 +189,23 @@ def gains(names: tuple[str, ...] = RULES) -> dict[str, float | None]:
     """
     found = {}
     for row in read_rows(ROWS):
-        if (row["task"], row["flags"]) == ("add", "") and row["variant"] in names:
+        if (row["task"], row["flags"]) == ("add", "") and row["variant"] in RULES:
             found.setdefault((row["variant"], row["lr"]), {})[row["seed"]] = row["mean_sampled"]
-    means = dict.fromkeys(names, np.nan)
+    means = dict.fromkeys(RULES, np.nan)
     for (name, _), of in found.items():
         means[name] = np.fmax(means[name], np.mean([of.get(seed, np.nan) for seed in SEEDS]))
-    order = sorted(names, key=lambda name: -np.nan_to_num(means[name]))
+    order = sorted(RULES, key=lambda name: -np.nan_to_num(means[name]))
     gain = {name: round(100 * (means[name] - means["grpo"]), 1) for name in order}
     return {name: None if np.isnan(x) else x for name, x in gain.items()}
-
-
-def clip(name: str) -> dict:
-    """What the page says of a loss: also the ratios below and above which it changes something."""
-    settings = inspect.signature(policy_loss).parameters
-    own = LOSS.get(name, {})
-    reach = [own.get(key, settings[key].default) for key in ("clip_low", "clip_high")]
-    return about(name) | {"low": round(1 - reach[0], 4), "high": round(1 + reach[1], 4)}
 
 
 def page(recorded: dict) -> str:
     """All files as one, with the data."""
     rules = {"rules": {name: about(name) | {"gain": gain} for name, gain in gains().items()}}
-    clips = {"clips": {name: clip(name) | {"gain": gain} for name, gain in gains(CLIPS).items()}}
-    data = json.dumps(rules | clips | recorded, separators=(",", ":"))
+    settings = inspect.signature(policy_loss).parameters
+    low, high = (settings[key].default for key in ("clip_low", "clip_high"))
+    clip = {"clip": [round(1 - low, 4), round(1 + high, 4)]}
+    data = json.dumps(rules | clip | recorded, separators=(",", ":"))
     joined = TEMPLATE.read_text(encoding="utf-8")
     for place, names in (("STYLE", ["explore.css"]), ("SCRIPT", SCRIPTS)):
         texts = [TEMPLATE.with_name(name).read_text(encoding="utf-8") for name in names]
