@@ -82,10 +82,8 @@ function readTable() {
 }
 
 function softmax(row) {
-  const top = Math.max(...row);
-  const powers = row.map((z) => Math.exp(z - top));
-  const total = sum(powers);
-  return powers.map((x) => x / total);
+  const powers = row.map((z) => Math.exp(z - Math.max(...row)));
+  return powers.map((x) => x / sum(powers));
 }
 
 const probability = (p, text) => [...text].reduce((all, character, t) => // of this response, or of all that begin with it
@@ -111,7 +109,11 @@ function moved(z, x, A, pushes) { // one update. Pushes that the clip has ended 
   return length ? z.map((row, s) => row.map((value, k) => value + table.length / length * step[s][k])) : z;
 }
 
-const ended = (ratio, A) => (A > 0 ? ratio > data.clip[1] : ratio < data.clip[0]); // as policy_loss: no push leads further away
+const ended = (ratio, A) => (A > 0 ? ratio > data.clip[1] : ratio < data.clip[0]); // as in policy_loss: no push leads further away
+const hasLeft = ({ prefix, parent }, p, begin) => { // whether the ratio of a token has left the range
+  const [now, before] = [p, begin].map((of) => probability(of, prefix) / (parent ? probability(of, parent.prefix) : 1));
+  return [1, -1].some((A) => ended(now / before, A));
+};
 
 const made = new Map();
 const keyOf = (name, rewards, clip) => `${name} ${rewards} ${clip}`;
@@ -145,6 +147,11 @@ const alike = (i) => { // how many first tokens a response shares with the corre
 const most = (numbers) => numbers.indexOf(Math.max(...numbers));
 const near = () => most(data.lab.tokens.map((_, i) => (i === right() ? -1 : alike(i)))); // the failure that begins most like it
 const common = () => data.lab.tokens[near()].slice(0, alike(near())); // what both begin with
+const factors = (name, rewards, clip) => { // of the near failure after 0, 1, .. updates: how its shared part, its own and all of it changed
+  const along = (text) => course(name, rewards, clip).map(({ p }, _, [begin]) => probability(p, text) / probability(begin.p, text));
+  const [shared, all] = [common(), data.lab.tokens[near()]].map(along);
+  return [shared, all.map((ratio, n) => ratio / shared[n]), all];
+};
 
 // ---- The tree: a branch is what follows a fork up to the next one. Its nodes are prefixes.
 function readTree() {

@@ -147,16 +147,3 @@ function accuracy(runs, places, chosen) { // the axis, the lines (one hundred un
     ...grid, svg("path", { class: "cursor", d: `M${x(chosen)} 0V100` }), ...drawn),
     el("span", { className: "ends" }, ...ends)];
 }
-
-function arrows(event) { // in the film: left and right in time, up and down between the runs
-  const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-  if (!move || !event.target.dataset.frame) return;
-  event.preventDefault();
-  const [run, k] = event.target.dataset.frame.split("-");
-  const runs = Object.keys(data.runs[state.task]).filter((name) => name !== "problem");
-  const [down, along] = [runs[runs.indexOf(run) + move[0]], columns()[columns().indexOf(Number(k)) + move[1]]];
-  const next = $("film").querySelector(`[data-frame="${down}-${along}"]`);
-  if (!next) return;
-  next.focus();
-  change({ frame: next.dataset.frame }, drawRun);
-}

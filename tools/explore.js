@@ -42,7 +42,7 @@ function settle() { // what the page shows is no prediction any more
   QUESTIONS.forEach(({ known }, n) => { if (state.asked[n] === "-" && known?.()) state.asked = marked(n, "s"); });
 }
 
-function change(values, what = drawAll) { // what plays goes on
+function change(values, what = drawLab) { // what plays goes on
   Object.assign(state, values);
   if (!playing) at = state.n;
   settle();
@@ -57,6 +57,7 @@ const wayOf = (A) => (A > 0 ? "up" : A < 0 ? "down" : "");
 const signed = (A) => `<b class="${wayOf(A)}">${number(A)}</b>`;
 const percent = (x) => (x > 0 && x < 0.000005 ? "<0.001" : fixed(100 * x, x < 0.001 ? 3 : 2));
 const times = (x) => `\u00d7${x.toFixed(Math.min(Math.max(2 - Math.floor(Math.log10(x)), 0), 9))}`; // three digits that count
+const ARROWS = { up: "\u25b2", down: "\u25bc", "": "\u2002" };
 const moves = (ratio) => (ratio > 1.0005 ? "up" : ratio < 0.9995 ? "down" : "");
 const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 const range = (values) => [Math.min(...values), Math.max(...values)].filter((x, k, all) => !k || number(x) !== number(all[0]));
@@ -105,11 +106,22 @@ function html(element, text, tell = false) { // with tell, a screen reader hears
   if (!tell) return;
   news = [...news.filter((other) => other !== element), element];
   clearTimeout(html.waits);
-  html.waits = setTimeout(function speak() {
-    if (playing) { html.waits = setTimeout(speak, 700); return; }
+  html.waits = setTimeout(() => {
+    if (playing) return; // the last place will tell
     $("live").textContent = news.map((changed) => changed.textContent).join(" ");
     news = [];
   }, 700);
+}
+
+function roam(event, items, wide = 1) { // by the arrows, in a list or in a grid so wide
+  const k = items.indexOf(event.target);
+  const move = { ArrowDown: wide, ArrowUp: -wide, ArrowRight: 1, ArrowLeft: -1, Home: -k, End: items.length - 1 - k }[event.key];
+  if (move === undefined || k < 0) return null;
+  event.preventDefault();
+  const next = items[k + move] ?? items[k];
+  items.forEach((item) => { item.tabIndex = item === next ? 0 : -1; });
+  next.focus({ preventScroll: true });
+  return next;
 }
 
 const choice = (text, chosen, dataset, ...more) =>
@@ -136,17 +148,14 @@ function spread(heights, gap, last) { // places for names: as near as possible t
 }
 
 // ---- The slider
-let playing = null;
+let playing; // the next frame
 let at = 0; // where the slider is; between two updates while it plays
 let far = 0; // how far it was: there the curves end
 let rested = false; // the first play rests where the near failure is likeliest
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 const between = (of) => of(Math.floor(at)) * (1 - at % 1) + of(Math.ceil(at)) * (at % 1);
 
-function stop() {
-  if (playing) cancelAnimationFrame(playing);
-  playing = null;
-}
+const stop = () => { playing = cancelAnimationFrame(playing); };
 
 function play() {
   if (still()) return change({ n: (state.n + 1) % (LAST + 1) });
@@ -159,14 +168,13 @@ function play() {
     at = Math.min(until, at + (last === null ? 0 : Math.min(time - last, 100) / 220));
     last = time;
     if (at === until) {
-      rested ||= rest;
-      stop();
+      [rested, playing] = [rested || rest, null];
       return change({ n: until });
     }
-    const moved = state.n !== Math.floor(at);
-    state.n = Math.floor(at);
     playing = requestAnimationFrame(frame);
-    move(moved);
+    const next = state.n !== Math.floor(at);
+    state.n = Math.floor(at);
+    move(next);
   };
   playing = requestAnimationFrame(frame);
   settle();
@@ -194,16 +202,8 @@ function drawPlace() { // what the slider moves
   drawLegend();
 }
 
-function drawAll() {
-  drawWorked();
-  drawRules();
-  drawCurves();
-  drawLines();
-  drawPlace();
-  drawRun();
-  drawCards();
-}
-
+const drawLab = () => [drawWorked, drawRules, drawCurves, drawLines, drawPlace, drawCards].forEach((draws) => draws());
+const drawAll = () => [drawLab, drawRun].forEach((draws) => draws());
 function rebuild() { // for another width, or other colours
   palette = null;
   build();
@@ -217,7 +217,6 @@ function start() {
     tree = readTree();
     readAddress();
     $("prompt").textContent = data.lab.problem[0].replaceAll(" ", "");
-    orders = QUESTIONS.map(({ choices }) => shuffled(choices.map((_, k) => k)));
     $("all").hidden = false;
     rebuild();
   } catch (error) {
@@ -237,7 +236,11 @@ function start() {
   choose("names", ({ rule }) => change({ rule }));
   choose("tasks", ({ task }) => change({ task }, drawRun));
   choose("film", ({ frame }) => change({ frame }, drawRun));
-  $("film").onkeydown = arrows;
+  $("branches").onkeydown = (event) => roam(event, [...$("branches").children]);
+  $("film").onkeydown = (event) => {
+    const next = roam(event, [...$("film").querySelectorAll("button")], columns().length);
+    if (next) change({ frame: next.dataset.frame }, drawRun);
+  };
   document.onclick = ({ target }) => { if (shown && !target.closest("#tree, #rows, #branches")) point(null); };
 }
 addEventListener("DOMContentLoaded", start);

@@ -15,9 +15,13 @@ The default takes about ten minutes on one core.
 
 import argparse
 import base64
+import html
 import inspect
 import json
 import re
+import shutil
+import subprocess
+import tempfile
 from copy import deepcopy
 from dataclasses import replace
 from itertools import chain, islice
@@ -213,6 +217,20 @@ def page(recorded: dict) -> str:
     return joined.replace("DATA", data.replace("</", "<\\/"))
 
 
+def pictures(text: str) -> dict[str, str]:
+    """The moving tree of the README, drawn by the page's own functions in a browser: name, SVG."""
+    show = "document.documentElement.textContent = JSON.stringify(pictures());"
+    script = TEMPLATE.with_name("picture.js").read_text(encoding="utf-8")
+    script += f'addEventListener("DOMContentLoaded", () => {{ {show} }});'
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "page.html"
+        path.write_text(text.replace("</body>", f"<script>{script}</script></body>"), "utf-8")
+        browser = shutil.which("chromium") or "google-chrome"
+        line = [browser, "--headless", "--no-sandbox", "--dump-dom", path.as_uri()]
+        shown = subprocess.run(line, check=True, capture_output=True, encoding="utf-8").stdout
+    return json.loads(html.unescape(re.search("<html[^>]*>(.*)</html>", shown, re.S)[1]))
+
+
 def recording(path: Path) -> dict:
     """What an earlier page holds."""
     data = path.read_text(encoding="utf-8").split('<script id="data" type="application/json">')[1]
@@ -227,6 +245,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--tasks", nargs="+", choices=TASKS, default=["add", "mul"], help="of the runs (add mul)")
     add("--out", type=Path, default=PAGE, help="the file to write (tools/explore.html)")
     add("--keep", action="store_true", help="renew all but the recorded numbers")
+    add("--pictures", action="store_true", help="draw the README's tree as well, with Chromium")
     options = parser.parse_args(argv)
     try:
         recorded = recording(options.out) if options.keep else None
@@ -236,6 +255,8 @@ def main(argv: list[str] | None = None) -> None:
     options.out.touch()  # a folder that takes no page is found now
     text = page(recorded or record(options.tasks, options.steps))
     options.out.write_text(text, encoding="utf-8")
+    for name, drawn in pictures(text).items() if options.pictures else ():
+        options.out.with_name(name).write_text(drawn, encoding="utf-8")
 
 
 if __name__ == "__main__":

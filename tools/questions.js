@@ -32,8 +32,6 @@ const QUESTIONS = [
     } },
 ];
 
-let orders; // of the choices: new with each visit
-const shuffled = (numbers) => numbers.map((k) => [Math.random(), k]).sort((a, b) => a[0] - b[0]).map(([, k]) => k);
 const marked = (n, character) => state.asked.slice(0, n) + character + state.asked.slice(n + 1);
 
 function predict(n, k) {
@@ -52,7 +50,7 @@ function drawCards() {
     const predicted = !question || state.asked[n] === "-" ? null : Number(state.asked[n]);
     const waits = playing && asOpened() && (predicted === null || state.n < peak()) && card.dataset.card === "lab"; // one watches first
     const sign = (k) => (predicted === null || waits ? "" : k === question.right ? "\u2713 " : k === predicted ? "\u2717 " : "");
-    const offered = !question || waits ? [] : predicted === null ? orders[n] : orders[n].filter(sign);
+    const offered = !question || waits ? [] : [0, 1, 2].filter((k) => predicted === null || sign(k));
     const choices = offered.map((k) => el("button", {
       ariaPressed: predicted === k, className: sign(k).startsWith("\u2713") ? "right" : "",
       data: { key: `choice${k}`, choice: k }, onclick: () => predict(n, k),
