@@ -137,8 +137,8 @@ function course(name, rewards, clip = state.clip) { // after 0, 1, .. updates: p
 
 const opening = () => data.lab.rewards;
 const right = () => data.lab.rewards.indexOf("1"); // the correct response
-const lineOf = (name, rewards, i = right()) => // how likely a response is after 0, 1, .. updates
-  course(name, rewards).map(({ p }) => probability(p, data.lab.tokens[i]));
+const lineOf = (name, rewards, i = right(), clip = state.clip) => // how likely a response is after 0, 1, .. updates
+  course(name, rewards, clip).map(({ p }) => probability(p, data.lab.tokens[i]));
 
 const alike = (i) => { // how many first tokens a response shares with the correct one
   const [one, other] = [i, right()].map((k) => data.lab.tokens[k]);

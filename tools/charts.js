@@ -133,7 +133,7 @@ function drawRun() {
 
 function accuracy(runs, places, chosen) { // the axis, the lines (one hundred units a column), their names at their ends
   const x = (k) => 100 * (k / (places[1] ?? 1) + 0.5);
-  const lines = [["grpo", "mixed", runs.grpo.map(({ equal }) => equal && 1 - sum(equal)), "mixed groups"],
+  const lines = [["grpo", "mixed", runs.grpo.map(({ equal }) => equal && 1 - sum(equal)), "mixed"],
     ...["half", "grpo"].map((run) => [run, "", runs[run].map(({ sampled }) => sampled), run])];
   const grid = [0, 0.5, 1].map((share) => svg("path", { d: `M0 ${100 - 100 * share}H${100 * places.length}` }));
   const drawn = lines.map(([run, kind, shares]) => svg("polyline", { class: `${run} ${kind}`,

@@ -58,7 +58,7 @@ const signed = (A) => `<b class="${wayOf(A)}">${number(A)}</b>`;
 const percent = (x) => (x > 0 && x < 0.000005 ? "<0.001" : fixed(100 * x, x < 0.001 ? 3 : 2));
 const times = (x) => `\u00d7${x.toFixed(Math.min(Math.max(2 - Math.floor(Math.log10(x)), 0), 9))}`; // three digits that count
 const ARROWS = { up: "\u25b2", down: "\u25bc", "": "\u2002" };
-const moves = (ratio) => (ratio > 1.0005 ? "up" : ratio < 0.9995 ? "down" : "");
+const trend = (ratio) => (ratio > 1.0005 ? "up" : ratio < 0.9995 ? "down" : "");
 const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 const range = (values) => [Math.min(...values), Math.max(...values)].filter((x, k, all) => !k || number(x) !== number(all[0]));
 const sourceOf = ({ paper }) => (paper ? `<a href="https://arxiv.org/abs/${paper}">paper</a>, ` : "") +
@@ -131,7 +131,7 @@ const marks = (text, solution, from = 0) => // of a response; what differs from 
 
 // The width of a drawing in sixteenths of the page's letters, so that its own grow with them.
 const letter = () => parseFloat(getComputedStyle(document.body).fontSize) / 16;
-const widthOf = (id, least = 120) => Math.max($(id).parentElement.clientWidth / letter(), least);
+const widthOf = (id, least = 40) => Math.max($(id).parentElement.clientWidth / letter(), least);
 
 function draw(id, width, height, parts) {
   $(id).setAttribute("viewBox", `0 0 ${width} ${height}`);

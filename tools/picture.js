@@ -32,7 +32,7 @@ function picture(wide, dark) {
   const bold = `font-size="${wide ? 15 : 14}" font-weight="700"`;
   const product = (n) => text(place.X(fork.nodes[0].t), place.y(fork.row) + 38, `shared: ${times(parts[0][n])}`, "up", `${bold} ${halo}`) +
     text(left - 8, place.y(leaf.row) - 8, `own: ${times(parts[1][n])}`, "down", `text-anchor="end" ${bold} ${halo}`) +
-    text(width - 6, place.y(leaf.row) + 5, times(parts[2][n]), moves(parts[2][n]), `text-anchor="end" ${bold}`);
+    text(width - 6, place.y(leaf.row) + 5, times(parts[2][n]), trend(parts[2][n]), `text-anchor="end" ${bold}`);
   const x = (n) => begin + (end - begin) * n / LAST;
   const scene = (still, n = peak()) => tree.branches.map((branch) => {
     const [d, fill] = [(n) => shape(branch, ({ prefix }) => Math.max(1.5, place.full * probability(now[n].p, prefix)), place), (n) => colour(pushOn(branch, now[n]).net)];

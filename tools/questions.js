@@ -1,5 +1,5 @@
 // ---- The questions: a prediction first, then the page shows the answer
-const chances = (name, i) => lineOf(name, opening(), i);
+const chances = (name, i) => lineOf(name, opening(), i, 0);
 const peak = () => most(chances("grpo", near()));
 const likeliest = () => most(data.lab.tokens.map((_, i) => (i === right() ? 0 : chances("grpo", i)[0]))); // of the failures
 const asOpened = () => state.rule === "grpo" && state.rewards === opening() && !state.clip;
@@ -61,7 +61,7 @@ function drawCards() {
     const text = !question ? [] : waits ? [`Watch response ${near() + 1}.`] :
       predicted === null ? [el("b", {}, question.known ? "Predict: " : "Explain: "), question.ask()] :
       [el("span", { className: "verdict" }, el("b", {}, predicted === question.right ? "Right. " : "Not quite. "), question.answer())];
-    fill(card, el("p", {}, ...text), el("div", { className: "options", role: "group", ariaLabel: "Your answer" }, ...choices, ...(waits ? [] : [next])));
+    fill(card, ...(!question ? [] : [el("p", {}, ...text), el("div", { className: "options", role: "group", ariaLabel: "Your answer" }, ...choices, ...(waits ? [] : [next]))]));
     if (within && !card.contains(document.activeElement)) // what had the focus is gone
       (card.querySelector("button") ?? [...document.querySelectorAll("button")].find((x) => card.compareDocumentPosition(x) & 4 && x.tabIndex === 0)).focus();
   }

@@ -106,7 +106,8 @@ const sums = (branch) => { // what the number on a branch is
 
 function drawLegend() {
   html($("legend"), shown ? sums(shown) : "The number on a branch is its <b>net push</b>: the sum of the pushes through it, minus its share " +
-    "of the fork\u2019s sum. Point at a branch or tap it to see its sums.");
+    "of the fork\u2019s sum. Point at a branch or tap it to see its sums." + (state.clip ? ` Hollow: the ratio of this token, its probability now ` +
+    `divided by that at the start, has left ${data.clip.join(" to ")}, so no push takes it further.` : ""));
 }
 
 function drawRows() {
@@ -118,7 +119,7 @@ function drawRows() {
     button.ariaLabel = `Response ${i + 1}, ${data.lab.tokens[i]}, is ${i === right() ? "correct" : "incorrect"}: reward ${state.rewards[i]}`;
     html(A, range(steps()[state.n].A[i]).map((A) => `<span class="${wayOf(A)}">${number(A)}</span>`).join(""));
     const line = lineOf(state.rule, state.rewards, i);
-    const way = moves(line[state.n] / line[0]);
+    const way = trend(line[state.n] / line[0]);
     value.textContent = `${percent(line[state.n])}\u2009% ${ARROWS[way]}`;
     value.className = `now ${way}`;
   }
@@ -126,10 +127,10 @@ function drawRows() {
 
 function drawWhy() { // the near failure: what it shares with the correct response, times its own
   const now = factors(state.rule, state.rewards, state.clip).map((part) => part[state.n]);
-  const chip = (k, code, note) => `<span class="chip ${moves(now[k])}">${code && `<code>${code}</code> `}${note} <b>${times(now[k])}</b></span>`;
+  const chip = (k, code, note) => `<span class="chip ${trend(now[k])}">${code && `<code>${code}</code> `}${note} <b>${times(now[k])}</b></span>`;
   html($("why"), `<b>Response ${near() + 1}:</b> ${chip(0, common(), `shared with ${right() + 1}`)} ${
     chip(1, data.lab.tokens[near()].slice(common().length), "its own")} = ${
-    chip(2, "", { up: "likelier", down: "less likely", "": "unchanged" }[moves(now[2])])}`, true);
+    chip(2, "", { up: "likelier", down: "less likely", "": "unchanged" }[trend(now[2])])}`, true);
 }
 
 function drawWorked() { // the division of this group, and what the rule makes of it
@@ -144,7 +145,7 @@ function drawWorked() { // the division of this group, and what the rule makes o
     over(r) > 1 ? "\u00a0/\u00a02" : ""} = ${signed((r - mu) / (sigma + 1e-6) / over(r))}`);
   html($("worked"), "<b>Advantage</b> A\u00a0= (reward \u2212 mean) / standard deviation. " + (!sigma ?
     `All rewards are ${mu}, so every advantage is (${mu} \u2212 ${mu}) / (0 + 0.000001) = 0, and updates change nothing.` :
-    `${rule === "ngrpo" ? "ngrpo adds a reward of 1. Now " : ""}${n} of ${G} rewards ${n === 1 ? "is" : "are"} 1, so A\u00a0= ` +
-    [1, 0].filter((r) => own.includes(r)).map(division).join(`. ${G - n === 1 ? "The other one gets" : "The others get"} `) + "." +
+    `${rule === "ngrpo" ? "ngrpo adds a reward of 1. Now " : ""}${n} of ${G} rewards ${n === 1 ? "is" : "are"} 1: ` +
+    [1, 0].filter((r) => own.includes(r)).map(division).join(`. ${G - n === 1 ? "The other one" : "The others"}: `) + "." +
     (["nthr", "forking"].includes(rule) ? ` ${rule} varies A by token: two values under A are its smallest and largest.` : "")), true);
 }
