@@ -105,9 +105,9 @@ const sums = (branch) => { // what the number on a branch is
 };
 
 function drawLegend() {
-  html($("legend"), shown ? sums(shown) : "The number on a branch is its <b>net push</b>: the sum of the pushes through it, minus its share " +
-    "of the fork\u2019s sum. Point at a branch or tap it to see its sums." + (state.clip ? ` Hollow: the ratio of this token, its probability now ` +
-    `divided by that at the start, has left ${data.clip.join(" to ")}, so no push takes it further.` : ""));
+  html($("legend"), shown ? sums(shown) : state.clip ? "Hollow letters: the ratio of this token, its probability now divided by that at the start, has left " +
+    `${data.clip.join(" to ")}. No push takes it further.` : "The number on a branch is its <b>net push</b>: the sum of the pushes through it, " +
+    "minus its share of the fork\u2019s sum. Point at a branch or tap it to see its sums.");
 }
 
 function drawRows() {
