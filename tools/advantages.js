@@ -74,21 +74,22 @@ function readTable() {
   const begin = [...prefixes.values()].map((row) => [...p.subarray(row * V, (row + 1) * V)].map((x) => Math.log(x)));
   const triangle = unpack(products);
   const product = (a, b) => triangle[Math.max(a, b) * (Math.max(a, b) + 1) / 2 + Math.min(a, b)];
-  const places = tokens.map((text) => [...text].map((character, t) =>
-    [prefixes.get(text.slice(0, t)), characters.indexOf(character)]));
+  const places = tokens.map((text) => [...text].map((character, t) => [prefixes.get(text.slice(0, t)), characters.indexOf(character)]));
   table = { prefixes, places, begin, product };
   const x = groupOf(rewards, begin.map(softmax));
   table.length = STEP * norm(gradient(x, ADVANTAGES.grpo(x)));
 }
 
 function softmax(row) {
-  const powers = row.map((z) => Math.exp(z - Math.max(...row)));
-  return powers.map((x) => x / sum(powers));
+  const powers = row.map((z) => Math.exp(z));
+  const total = sum(powers);
+  return powers.map((x) => x / total);
 }
 
 const probability = (p, text) => [...text].reduce((all, character, t) => // of this response, or of all that begin with it
   all * p[table.prefixes.get(text.slice(0, t))][data.lab.characters.indexOf(character)], 1);
 
+const chanceOf = ({ prefix, parent }, p) => probability(p, prefix) / (parent ? probability(p, parent.prefix) : 1); // of a token after its prefix
 const groupOf = (rewards, p) => ({ // what the functions above want: the first responses, with these rewards, a text of 0 and 1
   p, rewards: [...rewards].map(Number), tokens: data.lab.tokens.slice(0, rewards.length), places: table.places.slice(0, rewards.length),
 });
@@ -103,17 +104,8 @@ function gradient({ p, places }, pushes) { // the mean over responses of push (o
 }
 
 const norm = (rows) => Math.sqrt(sum(rows.map((row) => row.reduce((all, x) => all + x * x, 0))));
-function moved(z, x, A, pushes) { // one update. Pushes that the clip has ended are missing in it; the others are no longer for that.
-  const step = gradient(x, pushes);
-  const length = norm(gradient(x, A));
-  return length ? z.map((row, s) => row.map((value, k) => value + table.length / length * step[s][k])) : z;
-}
-
 const ended = (ratio, A) => (A > 0 ? ratio > data.clip[1] : ratio < data.clip[0]); // as in policy_loss: no push leads further away
-const hasLeft = ({ prefix, parent }, p, begin) => { // whether the ratio of a token has left the range
-  const [now, before] = [p, begin].map((of) => probability(of, prefix) / (parent ? probability(of, parent.prefix) : 1));
-  return [1, -1].some((A) => ended(now / before, A));
-};
+const hasLeft = (node, p, begin) => [1, -1].some((A) => ended(chanceOf(node, p) / chanceOf(node, begin), A));
 
 const made = new Map();
 const keyOf = (name, rewards, clip) => `${name} ${rewards} ${clip}`;
@@ -121,15 +113,17 @@ function course(name, rewards, clip = state.clip) { // after 0, 1, .. updates: p
   const key = keyOf(name, rewards, clip);
   if (made.has(key)) return made.get(key);
   if (made.size > 120) made.clear(); // else 256 patterns of rewards would fill the memory
+  const begin = table.begin.map(softmax);
   let z = table.begin;
-  const begin = z.map(softmax);
   made.set(key, Array.from({ length: LAST + 1 }, () => {
     const p = z.map(softmax);
     const x = groupOf(rewards, p);
     const A = ADVANTAGES[name](x);
-    const goesOn = ([s, k], push) => (ended(p[s][k] / begin[s][k], push) ? 0 : push);
-    const pushes = clip ? A.map((row, i) => row.map((push, t) => goesOn(x.places[i][t], push))) : A;
-    z = moved(z, x, A, pushes);
+    const goesOn = ([s, k], push) => (clip && ended(p[s][k] / begin[s][k], push) ? 0 : push);
+    const pushes = A.map((row, i) => row.map((push, t) => goesOn(x.places[i][t], push)));
+    const length = norm(gradient(x, A)); // pushes that have ended are missing in the update; the others are no longer for that
+    const step = gradient(x, pushes);
+    if (length) z = z.map((row, s) => row.map((value, k) => value + table.length / length * step[s][k]));
     return { p, A, pushes };
   }));
   return made.get(key);
@@ -139,7 +133,6 @@ const opening = () => data.lab.rewards;
 const right = () => data.lab.rewards.indexOf("1"); // the correct response
 const lineOf = (name, rewards, i = right(), clip = state.clip) => // how likely a response is after 0, 1, .. updates
   course(name, rewards, clip).map(({ p }) => probability(p, data.lab.tokens[i]));
-
 const alike = (i) => { // how many first tokens a response shares with the correct one
   const [one, other] = [i, right()].map((k) => data.lab.tokens[k]);
   return [...one].findIndex((c, t) => c !== other[t]);
@@ -190,7 +183,7 @@ const sumOf = (A, nodes) => sum(nodes.flatMap(({ through, t }) => through.map((i
 function pushOn({ nodes: [start], siblings }, { pushes, p }) { // what an update does to a branch at its fork
   const own = sumOf(pushes, [start]);
   const fork = sumOf(pushes, siblings.map(({ nodes }) => nodes[0]));
-  const chance = probability(p, start.prefix) / (start.parent ? probability(p, start.parent.prefix) : 1);
+  const chance = chanceOf(start, p);
   const net = own - chance * fork;
   return { own, fork, chance, net: Math.abs(net) < 1e-9 ? 0 : net };
 }

@@ -1,15 +1,13 @@
 // ---- A curve in each row. All curves are drawn once for a course; while it plays only the dots move, and the clip that ends them.
 let heights = []; // of the curves: [row][n], from 0 to 1
-const places = () => tree.order.map((i) => lineOf(state.rule, state.rewards, i));
-
 function drawCurves() {
-  heights = places().map((p) => {
+  heights = tree.order.map((i) => {
+    const p = lineOf(state.rule, state.rewards, i);
     const least = Math.min(...p, 0.98 * p[0]);
     return p.map((x) => 1 - (x - least) / (Math.max(...p, 1.02 * p[0]) - least));
   });
   [...$("rows").children].forEach((row, k) => {
-    const way = wayOf(sum(steps()[0].A[Number(row.dataset.row)]));
-    row.lastChild.className = `curve ${way}`;
+    row.lastChild.className = `curve ${wayOf(sum(steps()[0].A[Number(row.dataset.row)]))}`;
     row.lastChild.firstChild.replaceChildren(svg("path", { class: "base", d: `M0 ${heights[k][0]}H${LAST}` }),
       svg("polyline", { points: heights[k].map((y, n) => `${n},${y}`).join(" ") }));
   });
@@ -27,20 +25,21 @@ let scales = {}; // of the charts: x(n), y(p), and the lines that have a dot
 
 function drawRules() {
   const { rule } = state;
-  const { gain, idea } = data.rules[rule];
+  const { gain, idea, paper } = data.rules[rule];
   const names = Object.keys(data.rules);
   const groups = [["", names.filter((name) => name === "grpo")], ["gains", names.filter((name) => data.rules[name].gain >= 0.5)]];
   groups.push(["does not", names.filter((name) => !groups.flat(2).includes(name))]);
   const unit = groups[1][1][0];
-  fill($("names"), ...groups.map(([label, members]) => el("span", { role: "group", ariaLabel: label || "grpo" }, label && el("span", {}, label), ...members.map((name) => {
-    const points = data.rules[name].gain;
-    return choice(name, name === rule, { rule: name }, ...(points ? [el("small", {}, ` ${number(points, 1)}${name === unit ? " points" : ""}`)] : []));
-  }))));
+  const button = (name, { gain: points }) => choice(name, name === rule, { rule: name },
+    ...(points ? [el("small", {}, ` ${number(points, 1)}${name === unit ? " points" : ""}`)] : []));
+  fill($("names"), ...groups.map(([label, members]) => el("span", { role: "group", ariaLabel: label || "grpo" },
+    label && el("span", {}, label), ...members.map((name) => button(name, data.rules[name])))));
   const where = (x, little) => (Math.abs(x) < little ? "about equal to" : x > 0 ? "above" : "below");
   const [toy, trained] = [where(lineOf(rule, opening()).at(-1) - lineOf("grpo", opening()).at(-1), 0), where(gain, 0.5)];
   const says = rule === "grpo" ? "" : ` On this tree response ${right() + 1} ends ${toy} grpo${gain === null ? "" : `, ${toy === trained ? "and" : "<b>but</b>"} in training it is ${
     trained} grpo${toy === trained ? " as well" : ""}`}.`;
-  html($("about-rule"), `<b>${rule}</b>: ${idea}${says} (${sourceOf(data.rules[rule])})`, true);
+  const source = paper ? `<a href="https://arxiv.org/abs/${paper}">paper</a>, ` : "";
+  html($("about-rule"), `<b>${rule}</b>: ${idea}${says} (${source}<a href="../advantages.py">code</a>)`, true);
   $("clip").checked = Boolean(state.clip);
 }
 
@@ -77,7 +76,8 @@ function drawChart(id, i, names) {
   });
   const dots = [...new Set(["grpo", state.rule])].filter((name) => names.includes(name));
   parts.push(`<path class="cursor" d="M0 ${y(top)}V${floor}"/>`, ...dots.map((name) => `<circle class="${styleOf(name)}" r="4"/>`));
-  draw(id, width, height, parts);
+  $(id).setAttribute("viewBox", `0 0 ${width} ${height}`);
+  $(id).innerHTML = parts.join("");
   scales[id] = { x, y, dots: dots.map((name) => lines[names.indexOf(name)]) };
   $(id).ariaLabel = `Probability of response ${i + 1} after 40 updates: ` + names.map((name, k) => `${name} ${percent(lines[k].at(-1))} %`).join(", ");
 }

@@ -14,15 +14,12 @@ const state = {};
 
 function readAddress() {
   const address = new URLSearchParams(location.hash.slice(1));
-  const bad = [];
+  const bad = [...address].filter(([name, text]) => FIELDS[name] && !FIELDS[name][1](text)).map(([name, text]) => `${name} = ${text}`);
   for (const [name, [initial, valid]] of Object.entries(FIELDS)) {
     const text = address.get(name);
-    const fits = text !== null && valid(text);
-    if (text !== null && !fits) bad.push(`${name} = ${text}`);
-    state[name] = fits ? (typeof initial() === "number" ? Number(text) : text) : initial();
+    state[name] = text === null || !valid(text) ? initial() : typeof initial() === "number" ? Number(text) : text;
   }
-  $("error").textContent = bad.length ? `The address asks for ${bad.join(", ")}, which this page does not have. ` +
-    "It shows the default instead." : "";
+  $("error").textContent = bad.length ? `The address asks for ${bad.join(", ")}, which this page does not have. It shows the default.` : "";
   far = 0;
   settle();
 }
@@ -61,8 +58,6 @@ const ARROWS = { up: "\u25b2", down: "\u25bc", "": "\u2002" };
 const trend = (ratio) => (ratio > 1.0005 ? "up" : ratio < 0.9995 ? "down" : "");
 const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 const range = (values) => [Math.min(...values), Math.max(...values)].filter((x, k, all) => !k || number(x) !== number(all[0]));
-const sourceOf = ({ paper }) => (paper ? `<a href="https://arxiv.org/abs/${paper}">paper</a>, ` : "") +
-  '<a href="../advantages.py">code</a>';
 
 // ---- Elements
 let palette = null;
@@ -124,8 +119,7 @@ function roam(event, items, wide = 1) { // by the arrows, in a list or in a grid
   return next;
 }
 
-const choice = (text, chosen, dataset, ...more) =>
-  el("button", { ariaPressed: chosen, data: { key: text, ...dataset } }, text, ...more);
+const choice = (text, chosen, dataset, ...more) => el("button", { ariaPressed: chosen, data: { key: text, ...dataset } }, text, ...more);
 const marks = (text, solution, from = 0) => // of a response; what differs from the solution has dots below it
   [...text].map((c, t) => (c === solution[from + t] ? c : el("u", {}, c)));
 
@@ -133,17 +127,10 @@ const marks = (text, solution, from = 0) => // of a response; what differs from 
 const letter = () => parseFloat(getComputedStyle(document.body).fontSize) / 16;
 const widthOf = (id, least = 40) => Math.max($(id).parentElement.clientWidth / letter(), least);
 
-function draw(id, width, height, parts) {
-  $(id).setAttribute("viewBox", `0 0 ${width} ${height}`);
-  $(id).innerHTML = parts.join("");
-}
-
 function spread(heights, gap, last) { // places for names: as near as possible to these heights, with this gap, none below the last
   const order = heights.map((_, k) => k).sort((a, b) => heights[a] - heights[b]);
   const places = [];
-  order.forEach((k, n) => {
-    places[k] = Math.min(Math.max(heights[k], n ? places[order[n - 1]] + gap : heights[k]), last - gap * (order.length - 1 - n));
-  });
+  order.forEach((k, n) => { places[k] = Math.min(Math.max(heights[k], n ? places[order[n - 1]] + gap : 0), last - gap * (order.length - 1 - n)); });
   return places;
 }
 
@@ -154,7 +141,6 @@ let far = 0; // how far it was: there the curves end
 let rested = false; // the first play rests where the near failure is likeliest
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 const between = (of) => of(Math.floor(at)) * (1 - at % 1) + of(Math.ceil(at)) * (at % 1);
-
 const stop = () => { playing = cancelAnimationFrame(playing); };
 
 function play() {
@@ -177,9 +163,7 @@ function play() {
     move(next);
   };
   playing = requestAnimationFrame(frame);
-  settle();
-  drawCards();
-  drawPlace();
+  for (const begins of [settle, drawCards, drawPlace]) begins();
 }
 
 // ---- Start
@@ -227,9 +211,7 @@ function start() {
   addEventListener("pageshow", drawAll); // a browser that goes back restores its own values of controls
   addEventListener("resize", rebuild);
   for (const query of ["(prefers-color-scheme: dark)", "(prefers-reduced-motion: reduce)"]) matchMedia(query).onchange = rebuild;
-  const choose = (id, act) => {
-    $(id).onclick = ({ target }) => target.closest("button") && act(target.closest("button").dataset);
-  };
+  const choose = (id, act) => { $(id).onclick = ({ target }) => target.closest("button") && act(target.closest("button").dataset); };
   $("play").onclick = () => { if (!playing) return play(); stop(); change({}); };
   $("slider").oninput = () => { stop(); change({ n: Number($("slider").value) }, drawPlace); drawCards(); };
   $("clip").onchange = () => change({ clip: Number($("clip").checked) });

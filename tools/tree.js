@@ -39,8 +39,8 @@ function build() { // the elements, once for each width: later only shapes, colo
       class: "net", x: Math.min(places[0] - 4, geometry.width - 32), y: y + (branch.through.length > 1 ? 0.64 * pitch : 17.5) })];
     branch.parts.forEach((part) => onPoint(part, branch));
   }
-  draw("tree", geometry.width, pitch * tree.order.length, []);
-  $("tree").append(...[0, 1, 2].flatMap((k) => tree.branches.map(({ parts }) => parts[k]))); // no branch covers a text
+  $("tree").setAttribute("viewBox", `0 0 ${geometry.width} ${pitch * tree.order.length}`);
+  $("tree").replaceChildren(...[0, 1, 2].flatMap((k) => tree.branches.map(({ parts }) => parts[k]))); // no branch covers a text
   fill($("branches"), ...tree.branches.map((branch, k) => el("li", {
     tabIndex: k ? -1 : 0, onfocus: () => point(branch), onblur: () => point(null), data: { key: `branch${k}` } })));
 }
