@@ -682,10 +682,7 @@ def test_the_film_shows_what_was_recorded(browser):
         assert texts(browser, "#texts .text") == sorted(expected, key=lambda x: x[0], reverse=True)
         said = texts(browser, "#frame-says")[0]
         assert said.startswith(f"{run}, training step {25 * k}: {n} of 8 correct.")
-        A = [0.0]
-        if kind == "mixed":
-            A = [((8 - n) / n) ** 0.5, -((n / (8 - n)) ** 0.5) / (2 if run == "half" else 1)]
-        assert numbers(said)[3:] == pytest.approx(A, abs=0.0051)
+        assert ("Every advantage is 0." in said) == (kind == "equal")
     shares = [[1 - sum(frame["equal"]) for frame in task["grpo"][1:]]]  # mixed groups
     shares += [[frame["sampled"] for frame in task[run]] for run in ("half", "grpo")]
     for line, share in zip(drawn(browser, "#accuracy polyline", "points"), shares, strict=True):

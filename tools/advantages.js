@@ -15,8 +15,8 @@ const onResponses = (x, A) => onTokens(x.tokens, (i) => A[i]);
 function quantile(numbers, q) {
   const sorted = [...numbers].sort((a, b) => a - b);
   const place = Math.round(q * (sorted.length - 1) * 1e9) / 1e9; // 0.8 * 5 is 4, whatever the rounding
-  const below = sorted[Math.floor(place)];
-  return below + (place % 1) * (sorted[Math.ceil(place)] - below);
+  const [below, above] = [Math.floor, Math.ceil].map((round) => sorted[round(place)]);
+  return below + (place % 1) * (above - below);
 }
 
 function scores(x) { // s of nthr: how much a token's gradient agrees with those of the correct responses
@@ -26,15 +26,10 @@ function scores(x) { // s of nthr: how much a token's gradient agrees with those
     const before = correct.get(row) ?? x.p[row].map(() => 0);
     correct.set(row, before.map((part, k) => part + (k === token) - x.p[row][k]));
   }));
-  return x.places.map((places) => places.map(([row, token]) => {
-    let s = 0;
-    for (const [other, parts] of correct) {
-      let inner = parts[token];
-      for (let k = 0; k < parts.length; k++) inner -= parts[k] * x.p[row][k];
-      s += inner * table.product(row, other);
-    }
-    return s;
-  }));
+  return x.places.map((places) => places.map(([row, token]) => sum([...correct].map(([other, parts]) => {
+    const expected = parts.reduce((all, part, k) => all + part * x.p[row][k], 0);
+    return (parts[token] - expected) * table.product(row, other);
+  }))));
 }
 
 const ADVANTAGES = {
@@ -62,9 +57,7 @@ const ADVANTAGES = {
 const STEP = 0.3; // how far grpo's first update goes along its gradient; all others have the same length
 const LAST = 40; // updates: the end of the slider
 let table; // prefixes: {prefix: row}; places, as in a group; begin: logits [row][character]; product(row, row); length of an update
-
 const unpack = (text) => new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer); // little-endian
-
 function readTable() {
   const { tokens, characters, probs, products, rewards } = data.lab;
   const known = new Set(tokens.flatMap((text) => [...text].map((_, t) => text.slice(0, t))));
@@ -133,10 +126,7 @@ const opening = () => data.lab.rewards;
 const right = () => data.lab.rewards.indexOf("1"); // the correct response
 const lineOf = (name, rewards, i = right(), clip = state.clip) => // how likely a response is after 0, 1, .. updates
   course(name, rewards, clip).map(({ p }) => probability(p, data.lab.tokens[i]));
-const alike = (i) => { // how many first tokens a response shares with the correct one
-  const [one, other] = [i, right()].map((k) => data.lab.tokens[k]);
-  return [...one].findIndex((c, t) => c !== other[t]);
-};
+const alike = (i) => [...data.lab.tokens[i]].findIndex((c, t) => c !== data.lab.tokens[right()][t]); // how many tokens begin as the correct one's
 const most = (numbers) => numbers.indexOf(Math.max(...numbers));
 const near = () => most(data.lab.tokens.map((_, i) => (i === right() ? -1 : alike(i)))); // the failure that begins most like it
 const common = () => data.lab.tokens[near()].slice(0, alike(near())); // what both begin with

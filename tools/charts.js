@@ -8,15 +8,9 @@ function drawCurves() {
   });
   [...$("rows").children].forEach((row, k) => {
     row.lastChild.className = `curve ${wayOf(sum(steps()[0].A[Number(row.dataset.row)]))}`;
-    row.lastChild.firstChild.replaceChildren(svg("path", { class: "base", d: `M0 ${heights[k][0]}H${LAST}` }),
-      svg("polyline", { points: heights[k].map((y, n) => `${n},${y}`).join(" ") }));
+    row.lastChild.firstChild.replaceChildren(el("path", { class: "base", d: `M0 ${heights[k][0]}H${LAST}` }),
+      el("polyline", { points: heights[k].map((y, n) => `${n},${y}`).join(" ") }));
   });
-}
-
-function moveCurves() {
-  $("rows").style.setProperty("--at", at / LAST);
-  $("rows").style.setProperty("--far", far / LAST);
-  [...$("rows").children].forEach((row, k) => row.lastChild.lastChild.style.setProperty("--height", between((n) => heights[k][n])));
 }
 
 // ---- The rules: their buttons, and two charts with a line for each
@@ -44,11 +38,11 @@ function drawRules() {
 }
 
 function drawLines() { // those that are not computed yet come after this frame
-  const names = Object.keys(data.rules);
-  const ready = names.filter((name) => made.has(keyOf(name, state.rewards, state.clip)));
-  if (ready.length < names.length && !drawLines.waits) drawLines.waits = setTimeout(() => requestAnimationFrame(() => {
+  const [ready, missing] = [true, false].map((is) => Object.keys(data.rules).filter((name) =>
+    made.has(keyOf(name, state.rewards, state.clip)) === is));
+  if (missing.length) drawLines.waits ??= setTimeout(() => requestAnimationFrame(() => {
     drawLines.waits = null;
-    course(names.find((name) => !ready.includes(name)), state.rewards);
+    course(missing[0], state.rewards);
     drawLines();
     moveLines();
   }));
@@ -63,16 +57,15 @@ function drawChart(id, i, names) {
   const top = i === right() ? 1 : [1, 2, 3, 5, 10, 20, 30, 50, 100].find((x) => most <= x / 100) / 100; // only the rewards change it
   const x = (n) => left + (edge - left) * n / LAST;
   const y = (p) => floor - (floor - 8) * p / top;
-  const styleOf = (name) => (name === state.rule && name !== "grpo" ? "chosen" : name === "grpo" ? "grpo" : "other");
+  const styleOf = (name) => (name === "grpo" ? "grpo" : name === state.rule ? "chosen" : "other");
   const parts = [0, 0.5, 1].map((p) => `<path class="grid" d="M${left} ${y(top * p)}H${edge}"/>
     <text x="${left - 5}" y="${y(top * p) + 4.5}" text-anchor="end">${100 * top * p}\u2009%</text>`);
   parts.push(...[0, 10, 20, 30, 40].map((n) => `<text x="${x(n)}" y="${floor + 17}" text-anchor="middle">${n}</text>`),
     `<text x="${x(LAST / 2)}" y="${floor + 34}" text-anchor="middle">updates</text>`);
   const named = spread(lines.map((line) => y(line.at(-1)) + 4.5), 15, floor + 4.5);
-  const order = ["other", "grpo", "chosen"];
-  names.map((name, k) => [name, k]).sort(([a], [b]) => order.indexOf(styleOf(a)) - order.indexOf(styleOf(b))).forEach(([name, k]) => {
-    parts.push(`<polyline data-line="${name}" class="${styleOf(name)}" points="${lines[k].map((p, n) => `${x(n)},${y(p)}`).join(" ")}"/>
-      <text class="name ${styleOf(name)}" x="${edge + 6}" y="${named[k]}">${name}</text>`);
+  for (const style of ["other", "grpo", "chosen"]) names.forEach((name, k) => { // the chosen one above the others
+    if (styleOf(name) === style) parts.push(`<polyline data-line="${name}" class="${style}" points="${lines[k].map((p, n) => `${x(n)},${y(p)}`).join(" ")}"/>
+      <text class="name ${style}" x="${edge + 6}" y="${named[k]}">${name}</text>`);
   });
   const dots = [...new Set(["grpo", state.rule])].filter((name) => names.includes(name));
   parts.push(`<path class="cursor" d="M0 ${y(top)}V${floor}"/>`, ...dots.map((name) => `<circle class="${styleOf(name)}" r="4"/>`));
@@ -82,7 +75,10 @@ function drawChart(id, i, names) {
   $(id).ariaLabel = `Probability of response ${i + 1} after 40 updates: ` + names.map((name, k) => `${name} ${percent(lines[k].at(-1))} %`).join(", ");
 }
 
-function moveLines() { // the cursor and the dots
+function moveLines() { // what moves on curves and lines: the ends, the dots, the cursors
+  $("rows").style.setProperty("--at", at / LAST);
+  $("rows").style.setProperty("--far", far / LAST);
+  [...$("rows").children].forEach((row, k) => row.lastChild.lastChild.style.setProperty("--height", between((n) => heights[k][n])));
   for (const [id, { x, y, dots }] of Object.entries(scales)) {
     $(id).querySelector(".cursor").setAttribute("transform", `translate(${x(at)})`);
     $(id).querySelectorAll("circle").forEach((dot, k) => {
@@ -95,17 +91,14 @@ function moveLines() { // the cursor and the dots
 // ---- The recorded runs: lines and film are in one grid, so that a column has one place
 const columns = () => // on a narrow screen every second one
   data.runs[state.task].grpo.map((_, k) => k).filter((k) => matchMedia("(min-width: 30em)").matches || k % 2 === 0);
-const frameOf = () => { // the column that is shown: its run, its place
-  const [run, k] = state.frame.split("-");
-  return [run, columns().findLast((place) => place <= Number(k))];
-};
 const solved = ({ rewards }) => [...rewards].filter((r) => r === "1").length;
 const ordered = ({ rewards }) => [...rewards].map((_, i) => i).sort((i, j) => rewards[i] - rewards[j] || i - j);
 
 function drawRun() {
   const { problem, ...runs } = data.runs[state.task];
-  const [shownRun, place] = frameOf();
   const places = columns();
+  const [shownRun, asked] = state.frame.split("-");
+  const place = places.findLast((k) => k <= Number(asked));
   fill($("tasks"), ...Object.keys(data.runs).map((task) => choice(task, task === state.task, { task })));
   $("asked-for").textContent = problem[0].replaceAll(" ", "");
   const film = Object.entries(runs).flatMap(([run, frames]) => [el("span", { className: run }, run), ...places.map((k) => {
@@ -118,15 +111,13 @@ function drawRun() {
       data: { frame: `${run}-${k}`, key: `${run}-${k}` }, ariaLabel: `${run}, step ${step}: ${n} of ${rewards.length} correct`,
     }, ...cells);
   }), el("span")]);
-  const ticks = places.map((k) => el("span", { className: "tick" }, k % 4 ? "" : runs.grpo[k].step));
   $("film").style.setProperty("--columns", places.length);
-  fill($("film"), ...accuracy(runs, places, place), ...film, el("span", {}, "step"), ...ticks);
+  fill($("film"), ...accuracy(runs, places, place), ...film, el("span", {}, "step"),
+    ...places.map((k) => el("span", { className: "tick" }, k % 4 ? "" : runs.grpo[k].step)));
   const frame = runs[shownRun][place];
   const n = solved(frame);
-  const G = frame.rewards.length;
-  const A = standardise([...frame.rewards].map(Number));
-  html($("frame-says"), `<b>${shownRun}</b>, training step ${frame.step}: ${n} of ${G} correct. ` + (n % G === 0 ? "Every advantage is 0." :
-    `Correct ones get ${signed(Math.max(...A))}, the others ${signed(Math.min(...A) / (shownRun === "half" ? 2 : 1))}.`), true);
+  html($("frame-says"), `<b>${shownRun}</b>, training step ${frame.step}: ${n} of ${frame.rewards.length} correct.${
+    n % frame.rewards.length ? "" : " Every advantage is 0."}`, true);
   fill($("texts"), ...ordered(frame).map((i) => el("div", { className: "text" },
     frame.rewards[i] === "1" ? "\u2713 " : "\u2717 ", ...marks(frame.tokens[i], `${problem[1]}$`))));
 }
@@ -135,15 +126,14 @@ function accuracy(runs, places, chosen) { // the axis, the lines (one hundred un
   const x = (k) => 100 * (k / (places[1] ?? 1) + 0.5);
   const lines = [["grpo", "mixed", runs.grpo.map(({ equal }) => equal && 1 - sum(equal)), "mixed"],
     ...["half", "grpo"].map((run) => [run, "", runs[run].map(({ sampled }) => sampled), run])];
-  const grid = [0, 0.5, 1].map((share) => svg("path", { d: `M0 ${100 - 100 * share}H${100 * places.length}` }));
-  const drawn = lines.map(([run, kind, shares]) => svg("polyline", { class: `${run} ${kind}`,
+  const drawn = lines.map(([run, kind, shares]) => el("polyline", { class: `${run} ${kind}`,
     points: shares.flatMap((share, k) => (share === null ? [] : `${x(k)},${100 - 100 * share}`)).join(" ") }));
   const at = (top, text, name = "") => el("span", { className: name, style: `top: ${top}%` }, text);
   const named = spread(lines.map(([, , shares]) => 100 - 100 * shares.at(-1)), 13, 100);
   const ends = lines.map(([run, kind, shares, name], k) => at(named[k], `${name} ${fixed(100 * shares.at(-1), kind ? 0 : 1)}\u2009%`, `${run} ${kind}`));
   return [el("span", { className: "axis" }, ...[100, 50, 0].map((share) => at(100 - share, `${share}\u2009%`))),
-    svg("svg", { id: "accuracy", viewBox: `0 0 ${100 * places.length} 100`, preserveAspectRatio: "none", role: "img",
+    el("svg", { id: "accuracy", viewBox: `0 0 ${100 * places.length} 100`, preserveAspectRatio: "none", role: "img",
       "aria-label": `At the end: ${ends.map((end) => end.textContent).join(", ")}` },
-    ...grid, svg("path", { class: "cursor", d: `M${x(chosen)} 0V100` }), ...drawn),
+    ...[100, 50, 0].map((y) => el("path", { d: `M0 ${y}H${100 * places.length}` })), el("path", { class: "cursor", d: `M${x(chosen)} 0V100` }), ...drawn),
     el("span", { className: "ends" }, ...ends)];
 }

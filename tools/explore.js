@@ -24,15 +24,14 @@ function readAddress() {
   settle();
 }
 
-let writing = null;
 function writeAddress() { // at once, and then at most three times a second: browsers refuse more
-  if (writing) return;
+  if (writeAddress.waits) return;
   const write = () => {
     const changed = Object.entries(state).filter(([name, value]) => value !== FIELDS[name][0]());
     history.replaceState(null, "", "#" + new URLSearchParams(changed));
   };
   write();
-  writing = setTimeout(() => { writing = null; write(); }, 400);
+  writeAddress.waits = setTimeout(() => { writeAddress.waits = null; write(); }, 400);
 }
 
 function settle() { // what the page shows is no prediction any more
@@ -41,7 +40,6 @@ function settle() { // what the page shows is no prediction any more
 
 function change(values, what = drawLab) { // what plays goes on
   Object.assign(state, values);
-  if (!playing) at = state.n;
   settle();
   what();
   writeAddress();
@@ -70,19 +68,13 @@ function colour(A) { // neutral at 0, blue up, orange down; small ones are seen 
 }
 
 function el(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
+  const drawn = /^(svg|path|polyline|text|tspan)$/.test(tag);
+  const element = document.createElementNS(`http://www.w3.org/${drawn ? "2000/svg" : "1999/xhtml"}`, tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "data") Object.assign(element.dataset, value);
-    else if (name in element) element[name] = value;
+    else if (name in element && !drawn) element[name] = value;
     else element.setAttribute(name, value);
   }
-  element.append(...children);
-  return element;
-}
-
-function svg(tag, attributes = {}, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
   element.append(...children);
   return element;
 }
@@ -101,8 +93,8 @@ function html(element, text, tell = false) { // with tell, a screen reader hears
   if (!tell) return;
   news = [...news.filter((other) => other !== element), element];
   clearTimeout(html.waits);
-  html.waits = setTimeout(() => {
-    if (playing) return; // the last place will tell
+  html.waits = setTimeout(function speak() {
+    if (playing) { html.waits = setTimeout(speak, 700); return; }
     $("live").textContent = news.map((changed) => changed.textContent).join(" ");
     news = [];
   }, 700);
@@ -123,9 +115,8 @@ const choice = (text, chosen, dataset, ...more) => el("button", { ariaPressed: c
 const marks = (text, solution, from = 0) => // of a response; what differs from the solution has dots below it
   [...text].map((c, t) => (c === solution[from + t] ? c : el("u", {}, c)));
 
-// The width of a drawing in sixteenths of the page's letters, so that its own grow with them.
-const letter = () => parseFloat(getComputedStyle(document.body).fontSize) / 16;
-const widthOf = (id, least = 40) => Math.max($(id).parentElement.clientWidth / letter(), least);
+const widthOf = (id) => // of a drawing, in sixteenths of the page's letters, so that its own grow with them
+  Math.max(16 * $(id).parentElement.clientWidth / parseFloat(getComputedStyle(document.body).fontSize), 40);
 
 function spread(heights, gap, last) { // places for names: as near as possible to these heights, with this gap, none below the last
   const order = heights.map((_, k) => k).sort((a, b) => heights[a] - heights[b]);
@@ -170,7 +161,6 @@ function play() {
 function move(next = true) { // the drawings; and if there is a next update, the texts
   far = Math.max(far, at);
   drawTree(next);
-  moveCurves();
   moveLines();
   if (!next) return;
   $("slider").value = state.n;
@@ -187,7 +177,7 @@ function drawPlace() { // what the slider moves
 }
 
 const drawLab = () => [drawWorked, drawRules, drawCurves, drawLines, drawPlace, drawCards].forEach((draws) => draws());
-const drawAll = () => [drawLab, drawRun].forEach((draws) => draws());
+const drawAll = () => { drawLab(); drawRun(); };
 function rebuild() { // for another width, or other colours
   palette = null;
   build();

@@ -3,17 +3,15 @@ const chances = (name, i) => lineOf(name, opening(), i, 0);
 const peak = () => most(chances("grpo", near()));
 const likeliest = () => most(data.lab.tokens.map((_, i) => (i === right() ? 0 : chances("grpo", i)[0]))); // of the failures
 const asOpened = () => state.rule === "grpo" && state.rewards === opening() && !state.clip;
+const became = (name, i, n) => `${percent(chances(name, i)[0])}\u00a0% became ${percent(chances(name, i)[n])}\u00a0%.`;
 const plain = () => ({ rewards: opening(), rule: "grpo", clip: 0 });
 const QUESTIONS = [
   { card: "lab", known: () => asOpened() && state.n > 0,
     ask: () => `Response ${near() + 1} is wrong, so it is pushed down. What do ${peak()} updates do to it?`,
     choices: ["less likely", "no change", "likelier"], right: 2,
     show: () => ({ ...plain(), n: 0 }), then: () => { rested = false; far = 0; if (still()) change({ n: peak() }); else play(); },
-    answer: () => {
-      const p = chances("grpo", near());
-      return `${percent(p[0])}\u00a0% became ${percent(p[peak()])}\u00a0%. It begins like response ${right() + 1}, which is pushed up harder. ` +
-        "GRPO does not know which token was wrong, so all get one advantage.";
-    } },
+    answer: () => `${became("grpo", near(), peak())} It begins like response ${right() + 1}, which is pushed up harder. ` +
+      "GRPO does not know which token was wrong, so all get one advantage." },
   { card: "lab",
     ask: () => `After ${peak()} updates response ${near() + 1} falls. At the end it is below its start. Why?`,
     choices: ["Its shared tokens fall", "Its own tokens fall", "The clip ends its rise"], right: 1,
@@ -26,10 +24,7 @@ const QUESTIONS = [
     ask: () => `pos_only pushes nothing down. What do twenty updates do to response ${likeliest() + 1}, which is wrong?`,
     choices: ["less likely", "no change", "likelier"], right: 0,
     show: () => ({ ...plain(), rule: "pos_only", n: 20 }),
-    answer: () => {
-      const p = chances("pos_only", likeliest());
-      return `${percent(p[0])}\u00a0% became ${percent(p[20])}\u00a0%. At a fork all ways add up to 100 %, so what one way gains, the others lose.`;
-    } },
+    answer: () => `${became("pos_only", likeliest(), 20)} At a fork all ways add up to 100 %, so what one way gains, the others lose.` },
 ];
 
 const marked = (n, character) => state.asked.slice(0, n) + character + state.asked.slice(n + 1);

@@ -25,7 +25,7 @@ function build() { // the elements, once for each width: later only shapes, colo
       el("button", { title: "Click: the other reward", data: { key: `flip${i}` },
         onclick: () => change({ rewards: [...state.rewards].map((r, k) => (k === i ? 1 - r : r)).join("") }) }),
       el("span", { className: "A" }), el("b", { className: "now" }),
-      el("span", { className: "curve", ariaHidden: "true" }, svg("svg", { viewBox: "0 0 40 1", preserveAspectRatio: "none" }), el("i")));
+      el("span", { className: "curve", ariaHidden: "true" }, el("svg", { viewBox: "0 0 40 1", preserveAspectRatio: "none" }), el("i")));
     return onPoint(row, tree.branches.findLast(({ through }) => through.includes(i)));
   }));
   geometry = layout(widthOf("tree"), pitch);
@@ -34,8 +34,8 @@ function build() { // the elements, once for each width: later only shapes, colo
   for (const branch of tree.branches) {
     const y = geometry.y(branch.row);
     const places = branch.nodes.map(({ t }) => geometry.X(t + 1) - geometry.col / 2);
-    const letters = branch.nodes.map(({ prefix }, k) => svg("tspan", { x: places[k] }, prefix.at(-1).replace(" ", "\u00a0")));
-    branch.parts = [svg("path"), svg("text", { class: "letters", y: y + 4.5 }, ...letters), svg("text", {
+    const letters = branch.nodes.map(({ prefix }, k) => el("tspan", { x: places[k] }, prefix.at(-1).replace(" ", "\u00a0")));
+    branch.parts = [el("path"), el("text", { class: "letters", y: y + 4.5 }, ...letters), el("text", {
       class: "net", x: Math.min(places[0] - 4, geometry.width - 32), y: y + (branch.through.length > 1 ? 0.64 * pitch : 17.5) })];
     branch.parts.forEach((part) => onPoint(part, branch));
   }
