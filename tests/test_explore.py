@@ -221,8 +221,7 @@ def test_the_numbers_beside_the_rules_are_those_of_the_rows(monkeypatch, tmp_pat
 
 
 def test_what_is_shown_is_what_is_computed(browser, pages, groups):
-    """A number in another row or column, a stale one, a rounded one; for flips by the mouse. With
-    equal rewards "0 - 0 = 0" hid the division."""
+    """A number in another row or column, a stale one, a rounded one; for flips by the mouse."""
     visit(browser, pages["able"] + "#rewards=00000000&rule=forking")
     zero = "every advantage is (0 - 0) / (0 + 0.000001) = 0, and updates change nothing."
     rewards = torch.zeros(1, 8)
@@ -293,7 +292,6 @@ def test_the_slider_shows_the_updates_by_autograd(browser, pages, groups, rule):
     is hollow exactly if its ratio has left the range."""
     rollout = groups["able"]
     visit(browser, pages["able"])
-    assert js(browser, "data.clip") == [0.8, 1.2]
     hollow = "tree.branches.flatMap(({ nodes, parts }) => nodes.filter((_, t) => "
     hollow += "parts[1].children[t].matches('.hollow')).map(({ prefix }) => prefix))"
     first = "change({ rule: arguments[0], rewards: arguments[1], clip: arguments[2], n: 0 });"
@@ -341,41 +339,26 @@ NET = """[
     [nodes[0].prefix, through, siblings.length, nodes.map(({ prefix }) => prefix.at(-1)).join("")]),
   steps().map((step) => tree.branches.map((branch) => pushOn(branch, step))),
 ]"""
-# Branches that move against the sign of their net push: how often in 40 updates.
-EXCEPTIONS = {"half": {"12,12,07": 10}, "grpo": {"12,12,07": 6}}
-EXCEPTIONS |= {name: {"12,12,07": 4} for name in ("ngrpo", "forking")}
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_net_push_says_what_the_next_update_does(browser, rule):
-    """All places of the slider and branches at forks. (The sign of the *sum* is wrong at every
-    fifth.) Exceptions are named: their net push or movement is too small to be seen. And the
-    definition once more: the sum minus the share of the fork's, from A and p alone."""
+    """It is the sum of the pushes minus the share of the fork's, and what it says happens, where
+    both can be seen. (The sign of the *sum* is wrong at every fifth.)"""
     visit(browser, f"{SEEN}&rule={rule}")
     branches, steps = js(browser, NET)
-    forked = [k for k, (*_, siblings, _) in enumerate(branches) if siblings > 1]
-    assert len(forked) >= 12 and len(steps) == 41
-    exceptions = {}
-    for k, before, after in ((k, *pair) for k in forked for pair in zip(steps, steps[1:])):
-        net, change = before[k]["net"], after[k]["chance"] - before[k]["chance"]
-        if net * change <= 0 and max(abs(net), abs(change)) > 1e-9:
-            start = branches[k][0]
-            exceptions[start] = exceptions.get(start, 0) + 1
-            assert abs(net) < 0.05 or abs(change) < 0.0005, start
-    assert exceptions == EXCEPTIONS.get(rule, {})
     rows = dict(js(browser, "[...table.prefixes]"))
-    for n in (0, 10, 40):
+    assert len(steps) == 41 and sum(siblings > 1 for *_, siblings, _ in branches) >= 12
+    for n in range(40):
         A, p = js(browser, f"[steps()[{n}].A, steps()[{n}].p]")
-        assert [*map(sum, p)] == pytest.approx([1] * len(p))
-        forks = {}
-        for (start, through, *_), pushed in zip(branches, steps[n]):
+        for (start, through, *_), pushed, later in zip(branches, steps[n], steps[n + 1]):
             t = len(start) - 1
-            chance = p[rows[start[:t]]][CHARACTERS.index(start[t])]
+            share = p[rows[start[:t]]][CHARACTERS.index(start[t])]
             fork = [i for other, ways, *_ in branches if other[:-1] == start[:t] for i in ways]
-            net = sum(A[i][t] for i in through) - chance * sum(A[i][t] for i in fork)
-            assert [pushed["net"], pushed["chance"]] == pytest.approx([net, chance], abs=1e-9)
-            forks[start[:t]] = forks.get(start[:t], 0) + chance
-        assert len(forks) >= 6 and max(forks.values()) <= 1
+            net = sum(A[i][t] for i in through) - share * sum(A[i][t] for i in fork)
+            assert [pushed["net"], pushed["chance"]] == pytest.approx([net, share], abs=1e-9)
+            change = later["chance"] - share
+            assert net * change > 0 or abs(net) < 0.05 or abs(change) < 0.0005, (start, n)
 
 
 def test_a_branch_is_as_wide_as_it_is_likely(browser, pages):
@@ -424,11 +407,10 @@ def test_every_branch_is_in_the_list_and_says_its_number(browser):
         for value in (push["own"], push["fork"], round(100 * push["chance"]), push["net"]):
             assert min(abs(x - value) for x in told) < 0.0051
         assert told[-1] == pytest.approx(reach, abs=0.0051)
-        of_branch = "tree.branches.map(({ parts: [path, , net] }) => [path, net])"
-        marked = f"{of_branch}.map(([path, net]) => [path.matches('.shown'), net.textContent])"
-        labels = js(browser, marked)
-        assert [on for on, _ in labels] == [j == k for j in range(len(branches))]
-        assert siblings == 1 or labels[k][1]  # also of one that is too small to be written
+        marked = "tree.branches.map(({ parts: [path] }) => path.matches('.shown'))"
+        assert js(browser, marked) == [j == k for j in range(len(branches))]
+        label = f"tree.branches[{k}].parts[2].textContent"  # also of one too small to be written
+        assert siblings == 1 or js(browser, label)
         assert sorted(each(browser, ".row.shown", "Number(x.dataset.row)")) == sorted(through)
         browser.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
     assert each(browser, "#wood", "style.outlineStyle") == ["solid"]
@@ -636,8 +618,7 @@ def test_each_rule_says_its_idea_its_paper_and_how_it_ends(browser):
 
 @pytest.mark.parametrize("chart", [("seven", 6), ("five", 4)])
 def test_a_chart_has_a_line_for_each_rule_with_its_name(browser, chart):
-    """A line at another height, a scale that moves, the cursor at another place than the slider, a
-    name at another line or on another name."""
+    """A line or a name at another height, a scale that moves, a cursor beside the slider."""
     id, i = chart
     scales = []
     for rewards, n in product(("00000010", "10100010"), (10, 40)):
@@ -839,8 +820,7 @@ def test_a_bad_address_shows_the_default(browser):
 
 # ---- The questions
 def test_questions_are_predictions(browser):
-    """After a prediction the page shows what the question asks about, with the same numbers, also
-    when other rewards and another rule were chosen."""
+    """After a prediction the page shows what the question asks about, with the same numbers."""
     visit(browser, PAGE + "#rewards=10000000&rule=half&clip=1")
     near, likeliest = js(browser, "[near(), likeliest()]")
     questions = js(browser, "QUESTIONS.map(({ card, right, ask }) => [card, right, ask()])")
@@ -855,8 +835,8 @@ def test_questions_are_predictions(browser):
             wait(browser, "!playing")
         (verdict,) = texts(browser, f"{box} .verdict")
         assert verdict.startswith("Not quite. ")
-        signs = {text[0] for text in texts(browser, f"{box} [data-choice]")}
-        assert signs == {"\u2713", "\u2717"}
+        offered = texts(browser, f"{box} [data-choice]")
+        assert sorted(text[0] for text in offered) == ["\u2713", "\u2717"]
         assert texts(browser, f"{box} [data-choice='{right}'].right")[0][0] == "\u2713"
         found, shown, state = numbers(verdict), rows(browser), js(browser, "state")
         assert (state["rewards"], state["clip"]) == ("00000010", 0)
@@ -864,13 +844,10 @@ def test_questions_are_predictions(browser):
             assert found[1] == numbers(shown[near])[0] and "\u25b2" in shown[near]
             assert state["n"] == numbers(asked)[1] == 13
         if n == 1:
-            parts = js(browser, "factors('grpo', opening(), 0)")
-            whole = parts[2]
+            shared, own, whole = js(browser, "factors('grpo', opening(), 0)")
             assert whole[40] < 1 < max(whole) == whole[13] and state["n"] == 40
-            expected = [13, 40, *(parts[k][n] for k in (0, 1) for n in (13, 40))]
+            expected = [13, 40, shared[13], shared[40], own[13], own[40]]
             assert found == pytest.approx(expected, rel=0.0051)
-            chips = [text.split("\u00d7")[1] for text in texts(browser, "#why .chip")]
-            assert chips[0] in verdict and chips[1] in verdict
         if card == "rules":
             assert found[1] == numbers(shown[likeliest])[0] and "\u25bc" in shown[likeliest]
         click(browser, f"{box} .next")
@@ -990,14 +967,8 @@ def test_colours_stay_in_forced_colours_and_on_paper(browser, how):
     coloured = "#tree path, #film i, .panels polyline, circle, .curve i"
     kept = each(browser, coloured, "style.printColorAdjust + style.forcedColorAdjust")
     assert {*kept} == {"exactnone"}
-
-
-def test_two_pages_of_paper(browser):
-    """There were six."""
-    visit(browser, PAGE + "#n=13")
-    paper = browser.execute_cdp_cmd("Page.printToPDF", {})["data"]
-    pages = re.findall(rb"/Type\s*/Page\b", base64.b64decode(paper))
-    assert 1 <= len(pages) <= 2
+    paper = browser.execute_cdp_cmd("Page.printToPDF", {})["data"]  # there were six pages
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(paper))) <= 2
 
 
 # ---- The picture of the README

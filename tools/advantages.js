@@ -56,6 +56,7 @@ const ADVANTAGES = {
 // ---- The model: a table with the distribution over the next token for each known prefix
 const STEP = 0.3; // how far grpo's first update goes along its gradient; all others have the same length
 const LAST = 40; // updates: the end of the slider
+const CLIP = [0.8, 1.2]; // the range of the ratio in policy_loss
 let table; // prefixes: {prefix: row}; places, as in a group; begin: logits [row][character]; product(row, row); length of an update
 const unpack = (text) => new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer); // little-endian
 function readTable() {
@@ -97,9 +98,8 @@ function gradient({ p, places }, pushes) { // the mean over responses of push (o
 }
 
 const norm = (rows) => Math.sqrt(sum(rows.map((row) => row.reduce((all, x) => all + x * x, 0))));
-const ended = (ratio, A) => (A > 0 ? ratio > data.clip[1] : ratio < data.clip[0]); // as in policy_loss: no push leads further away
+const ended = (ratio, A) => (A > 0 ? ratio > CLIP[1] : ratio < CLIP[0]); // as in policy_loss: no push leads further away
 const hasLeft = (node, p, begin) => [1, -1].some((A) => ended(chanceOf(node, p) / chanceOf(node, begin), A));
-
 const made = new Map();
 const keyOf = (name, rewards, clip) => `${name} ${rewards} ${clip}`;
 function course(name, rewards, clip = state.clip) { // after 0, 1, .. updates: probabilities after each prefix, advantages, pushes

@@ -1,9 +1,8 @@
 """Makes the advantage lab, a page to play with: python -m tools.explore
 
 The page is tools/explore.html, one file that needs no network. It joins explore.template.html,
-explore.css, recorded numbers and five scripts: advantages.js computes, tree.js, charts.js and
-questions.js draw, and explore.js has what they share. The order of the rules and the number beside
-each come from studies/results/compare.csv. Two things are recorded:
+explore.css, recorded numbers and five scripts. The numbers beside the rules come from
+studies/results/compare.csv. Two things are recorded:
 
 - One group of eight responses to 347+285= by the base model, and the distribution over the next
   token after each prefix of these responses. The page computes all updates from this table.
@@ -34,7 +33,7 @@ from tqdm import tqdm
 
 import train
 from advantages import VARIANTS, decode_responses
-from grpo import Rollout, policy_loss, sample_rollout
+from grpo import Rollout, sample_rollout
 from model import GPT
 from tasks import ADD, CHARACTERS, MARKER, TASKS, Problem, Task, make_problems
 from tools.ask import asked
@@ -92,11 +91,8 @@ def one(rollout: Rollout, p: int) -> Rollout:
 
 
 def telling(problem: Problem, texts: list[str], rewards: list[float]) -> bool:
-    """Whether a group makes a good first screen.
-
-    All its responses look like solutions, and all differ. Exactly one is correct, and so are its
-    steps. Exactly one other response has correct steps, too, and only one wrong token.
-    """
+    """Whether a group makes a good first screen: all its responses look like solutions and differ.
+    Exactly one is correct, with correct steps. One other has correct steps and one wrong token."""
     marker = problem.solution.index(MARKER)
     shaped = [len(y) == len(problem.solution) and y.find(MARKER) == marker for y in texts]
     with_steps = [y for y in texts if ADD.reasoning_correct(problem, y)]
@@ -169,7 +165,7 @@ def runs_of(name: str, base: GPT, steps: int) -> dict:
 
 
 def record(tasks: list[str], steps: int) -> dict:
-    """Everything that the page shows except the rules' ideas and gains and the clip range."""
+    """Everything that the page shows except the rules' ideas and gains."""
     line = ["--steps", str(steps)]  # parsed before the first training: a bad number is refused
     bases = {}
     for task in {"add", *tasks}:
@@ -186,11 +182,8 @@ def about(name: str) -> dict:
 
 
 def gains() -> dict[str, float | None]:
-    """What each rule gains over grpo in training on add, in points of average accuracy.
-
-    The numbers and the order are those of the forest plot. A rule that lacks the row of a base
-    model has no number, and comes last. Of several learning rates the best counts.
-    """
+    """What each rule gains over grpo on add, as in the forest plot: points of average accuracy. A
+    rule that lacks a base model has no number, and comes last. The best learning rate counts."""
     found = {}
     for row in read_rows(ROWS):
         if (row["task"], row["flags"]) == ("add", "") and row["variant"] in RULES:
@@ -206,10 +199,7 @@ def gains() -> dict[str, float | None]:
 def page(recorded: dict) -> str:
     """All files as one, with the data."""
     rules = {"rules": {name: about(name) | {"gain": gain} for name, gain in gains().items()}}
-    settings = inspect.signature(policy_loss).parameters
-    low, high = (settings[key].default for key in ("clip_low", "clip_high"))
-    clip = {"clip": [round(1 - low, 4), round(1 + high, 4)]}
-    data = json.dumps(rules | clip | recorded, separators=(",", ":"))
+    data = json.dumps(rules | recorded, separators=(",", ":"))
     joined = TEMPLATE.read_text(encoding="utf-8")
     for place, names in (("STYLE", ["explore.css"]), ("SCRIPT", SCRIPTS)):
         texts = [TEMPLATE.with_name(name).read_text(encoding="utf-8") for name in names]
@@ -218,17 +208,14 @@ def page(recorded: dict) -> str:
 
 
 def pictures(text: str) -> dict[str, str]:
-    """The moving tree of the README, drawn by the page's own functions in a browser: name, SVG."""
-    show = "document.documentElement.textContent = JSON.stringify(pictures());"
+    """The README's tree in motion, drawn by the page's own functions in a browser: name, SVG."""
     script = TEMPLATE.with_name("picture.js").read_text(encoding="utf-8")
-    script += f'addEventListener("DOMContentLoaded", () => {{ {show} }});'
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "page.html"
-        path.write_text(text.replace("</body>", f"<script>{script}</script></body>"), "utf-8")
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".html") as page:
+        print(text, f"<script>{script}</script>", file=page, flush=True)
         browser = shutil.which("chromium") or "google-chrome"
-        line = [browser, "--headless", "--no-sandbox", "--dump-dom", path.as_uri()]
-        shown = subprocess.run(line, check=True, capture_output=True, encoding="utf-8").stdout
-    return json.loads(html.unescape(re.search("<html[^>]*>(.*)</html>", shown, re.S)[1]))
+        line = [browser, "--headless", "--no-sandbox", "--dump-dom", page.name]
+        shown = subprocess.check_output(line, stderr=subprocess.DEVNULL, encoding="utf-8")
+    return json.loads(html.unescape(re.search("<body[^>]*>(.*)</body>", shown, re.S)[1]))
 
 
 def recording(path: Path) -> dict:

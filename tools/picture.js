@@ -62,3 +62,4 @@ ${text(begin, top - 6, `${wide ? "Probability, " : ""}0 to 40 updates`, "", 'fon
 
 const pictures = () => Object.fromEntries([["light", true, false], ["dark", true, true], ["phone", false, false], ["phone-dark", false, true]]
   .map(([name, ...how]) => [`tree-${name}.svg`, picture(...how)]));
+addEventListener("load", () => { document.body.textContent = JSON.stringify(pictures()); }); // explore.py reads it

@@ -106,7 +106,7 @@ const sums = (branch) => { // what the number on a branch is
 
 function drawLegend() {
   html($("legend"), shown ? sums(shown) : state.clip ? "Hollow letters: the ratio of this token, its probability now divided by that at the start, has left " +
-    `${data.clip.join(" to ")}. No push takes it further.` : "The number on a branch is its <b>net push</b>: the sum of the pushes through it, " +
+    `${CLIP.join(" to ")}. No push takes it further.` : "The number on a branch is its <b>net push</b>: the sum of the pushes through it, " +
     "minus its share of the fork\u2019s sum. Point at a branch or tap it to see its sums.");
 }
 
