@@ -129,8 +129,8 @@ function drawWhy() { // the near failure: what it shares with the correct respon
   const now = factors(state.rule, state.rewards, state.clip).map((part) => part[state.n]);
   const chip = (k, code, note) => `<span class="chip ${trend(now[k])}">${code && `<code>${code}</code> `}${note} <b>${times(now[k])}</b></span>`;
   html($("why"), `<b>Response ${near() + 1}:</b> ${chip(0, common(), `shared with ${right() + 1}`)} ${
-    chip(1, data.lab.tokens[near()].slice(common().length), "its own")} = ${
-    chip(2, "", { up: "likelier", down: "less likely", "": "unchanged" }[trend(now[2])])}`, true);
+    chip(1, data.lab.tokens[near()].slice(common().length), "its own")} <span>= ${
+    chip(2, "", { up: "likelier", down: "less likely", "": "unchanged" }[trend(now[2])])}</span>`, true);
 }
 
 function drawWorked() { // the division of this group, and what the rule makes of it
