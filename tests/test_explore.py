@@ -977,6 +977,7 @@ def test_the_pictures_of_the_readme_are_those_of_the_page(browser):
         number = r"-?[0-9]+(?:\.[0-9]+)?"
         texts_ = [re.sub(r"rgb\([^)]*\)|#[0-9a-f]{6}", "colour", x) for x in (committed, drawn_)]
         assert re.sub(number, "0", texts_[0]) == re.sub(number, "0", texts_[1]), name
+        assert re.findall(">[^<]+<", committed) == re.findall(">[^<]+<", drawn_), name
         old, new = ([float(x) for x in re.findall(number, text)] for text in texts_)
         assert old == pytest.approx(new, abs=0.11), name
         assert path.stat().st_size < 110_000

@@ -93,8 +93,7 @@ function html(element, text, tell = false) { // with tell, a screen reader hears
   if (!tell) return;
   news = [...news.filter((other) => other !== element), element];
   clearTimeout(html.waits);
-  html.waits = setTimeout(function speak() {
-    if (playing) { html.waits = setTimeout(speak, 700); return; }
+  html.waits = setTimeout(() => {
     $("live").textContent = news.map((changed) => changed.textContent).join(" ");
     news = [];
   }, 700);

@@ -53,7 +53,7 @@ function picture(wide, dark) {
 .still { display: none } @media (prefers-reduced-motion: reduce) { .still { display: inline } .moves { display: none } }</style>
 <rect width="${width}" height="${height}" rx="6" fill="${paint("--page")}"/>
 ${text(8, top - 6, `${wide ? "Width: probability. " : ""}Blue: pushed up. Orange: pushed down.`, "", 'font-size="12"')}
-${text(begin, top - 6, `${wide ? "Probability, " : ""}0 to 40 updates`, "", 'font-size="12"')}
+${text(begin, top - 6, wide ? "Probability, 0 to 40 updates, own scales" : "0 to 40 updates", "", 'font-size="12"')}
 <g class="moves"><clipPath id="far"><rect x="${begin}" width="0" height="${height}">${moving("width", (n) => x(n) - begin, false)}</rect></clipPath>${scene(false)}</g>
 <g class="still">${scene(true)}</g></svg>\n`;
   palette = null;
