@@ -952,7 +952,7 @@ def test_everything_can_be_read_in_every_state(browser, dark, forced):
 @pytest.mark.parametrize("how", [{"forced": True}, {"media": "print"}])
 def test_colours_stay_in_forced_colours_and_on_paper(browser, how):
     """All vanished in high contrast; on paper the correct response was white, on six pages."""
-    visit(browser, SEEN + "&n=10&rule=half")
+    visit(browser, PAGE + "#n=10&rule=half")
     rewards = "#tree path, #film .correct, #film .equal i"
     before = each(browser, rewards, "style.fill + style.backgroundColor")
     show(browser, DESKTOP, **how)
@@ -960,7 +960,8 @@ def test_colours_stay_in_forced_colours_and_on_paper(browser, how):
     coloured = f"{rewards}, .panels polyline, circle, .curve i"
     kept = each(browser, coloured, "style.printColorAdjust + style.forcedColorAdjust")
     assert {*kept} == {"exactnone"}
-    paper = browser.execute_cdp_cmd("Page.printToPDF", {})["data"]
+    size = {"paperWidth": 8.27, "paperHeight": 11.69}
+    paper = browser.execute_cdp_cmd("Page.printToPDF", size)["data"]
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(paper))) <= 2
 
 
