@@ -1,9 +1,9 @@
 "use strict";
-// What the page computes: the advantages of each rule, the model and its updates, the clip. It draws nothing.
+// What the page computes: the advantages of each rule, the model and its updates, the tree. It draws nothing.
 let data;
 
 // ---- The advantages. Each function gets a group x and returns A[i][t]: response i, token t.
-// x.rewards, x.tokens (texts), x.pi and x.H [i][t], x.K(i, t, j, u), x.solution.
+// x.rewards, x.tokens (texts), x.places[i][t] (the row of a token in the table, its character), x.p (a distribution for each row).
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 const mean = (numbers) => sum(numbers) / numbers.length;
 const deviation = (r) => Math.sqrt(mean(r.map((x) => (x - mean(r)) ** 2)));
@@ -15,12 +15,22 @@ const onResponses = (x, A) => onTokens(x.tokens, (i) => A[i]);
 function quantile(numbers, q) {
   const sorted = [...numbers].sort((a, b) => a - b);
   const place = Math.round(q * (sorted.length - 1) * 1e9) / 1e9; // 0.8 * 5 is 4, whatever the rounding
-  const below = sorted[Math.floor(place)];
-  return below + (place % 1) * (sorted[Math.ceil(place)] - below);
+  const [below, above] = [Math.floor, Math.ceil].map((round) => sorted[round(place)]);
+  return below + (place % 1) * (above - below);
 }
 
-const scores = (x) => onTokens(x.tokens, (j, u) => // s of nthr: how much a token's gradient agrees with those of the correct responses
-  sum(x.tokens.map((text, i) => (x.rewards[i] ? sum([...text].map((_, t) => x.K(i, t, j, u))) : 0))));
+function scores(x) { // s of nthr: how much a token's gradient agrees with those of the correct responses
+  const correct = new Map(); // row: the sum of their gradients
+  x.places.forEach((places, i) => places.forEach(([row, token]) => {
+    if (!x.rewards[i]) return;
+    const before = correct.get(row) ?? x.p[row].map(() => 0);
+    correct.set(row, before.map((part, k) => part + (k === token) - x.p[row][k]));
+  }));
+  return x.places.map((places) => places.map(([row, token]) => sum([...correct].map(([other, parts]) => {
+    const expected = parts.reduce((all, part, k) => all + part * x.p[row][k], 0);
+    return (parts[token] - expected) * table.product(row, other);
+  }))));
+}
 
 const ADVANTAGES = {
   grpo: (x) => onResponses(x, standardise(x.rewards)),
@@ -33,33 +43,22 @@ const ADVANTAGES = {
     const less = 2 * Math.abs(mean(x.rewards) - 0.5);
     return onTokens(x.tokens, (i, t) => (!x.rewards[i] && s[i][t] > least ? less * A[i] : A[i]));
   },
-  compensation(x) {
-    const A = standardise(x.rewards);
-    return onTokens(x.tokens, (i, t) => (A[i] > 0 ? A[i] * (2 - x.pi[i][t] / Math.max(...x.pi[i])) : A[i]));
-  },
   ngrpo: (x) => onResponses(x, standardise([...x.rewards, 1])),
-  negative: (x) => onResponses(x, x.rewards.some((r) => r) ? standardise(x.rewards) : x.rewards.map(() => -1)),
   forking(x) { // the tokens whose entropy is among the highest fifth of the group
     const A = standardise(x.rewards);
-    const least = quantile(x.H.flat(), 0.8);
-    return onTokens(x.tokens, (i, t) => (x.H[i][t] >= least ? A[i] : 0));
-  },
-  process(x) { // it reads no rewards: all responses have the steps of the solution, as far as they agree with it
-    const places = [...x.solution].flatMap((character, t) => (",#$".includes(character) ? [t] : []));
-    const R = x.tokens.map((text) => places.map((t) => Number(text.startsWith(x.solution.slice(0, t + 1)))));
-    const [mu, sigma] = [mean(R.flat()), deviation(R.flat())];
-    const pushes = R.map((row) => row.map((r) => (r - mu) / (sigma + 1e-6)));
-    return onTokens(x.tokens, (i, t) => sum(pushes[i].filter((_, k) => places[k] >= t)));
+    const entropy = x.p.map((p) => -sum(p.map((chance) => (chance > 0 ? chance * Math.log(chance) : 0))));
+    const H = x.places.map((places) => places.map(([row]) => entropy[row]));
+    const least = quantile(H.flat(), 0.8);
+    return onTokens(x.tokens, (i, t) => (H[i][t] >= least ? A[i] : 0));
   },
 };
 
 // ---- The model: a table with the distribution over the next token for each known prefix
 const STEP = 0.3; // how far grpo's first update goes along its gradient; all others have the same length
 const LAST = 40; // updates: the end of the slider
-let table; // prefixes: {prefix: row}; begin: logits [row][character]; product(row, row); length of an update
-
+const CLIP = [0.8, 1.2]; // the range of the ratio in policy_loss
+let table; // prefixes: {prefix: row}; places, as in a group; begin: logits [row][character]; product(row, row); length of an update
 const unpack = (text) => new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer); // little-endian
-
 function readTable() {
   const { tokens, characters, probs, products, rewards } = data.lab;
   const known = new Set(tokens.flatMap((text) => [...text].map((_, t) => text.slice(0, t))));
@@ -69,14 +68,14 @@ function readTable() {
   const begin = [...prefixes.values()].map((row) => [...p.subarray(row * V, (row + 1) * V)].map((x) => Math.log(x)));
   const triangle = unpack(products);
   const product = (a, b) => triangle[Math.max(a, b) * (Math.max(a, b) + 1) / 2 + Math.min(a, b)];
-  table = { prefixes, begin, product };
+  const places = tokens.map((text) => [...text].map((character, t) => [prefixes.get(text.slice(0, t)), characters.indexOf(character)]));
+  table = { prefixes, places, begin, product };
   const x = groupOf(rewards, begin.map(softmax));
-  table.length = STEP * norm(gradient(begin, x, ADVANTAGES.grpo(x)));
+  table.length = STEP * norm(gradient(x, ADVANTAGES.grpo(x)));
 }
 
 function softmax(row) {
-  const top = Math.max(...row);
-  const powers = row.map((z) => Math.exp(z - top));
+  const powers = row.map((z) => Math.exp(z));
   const total = sum(powers);
   return powers.map((x) => x / total);
 }
@@ -84,59 +83,58 @@ function softmax(row) {
 const probability = (p, text) => [...text].reduce((all, character, t) => // of this response, or of all that begin with it
   all * p[table.prefixes.get(text.slice(0, t))][data.lab.characters.indexOf(character)], 1);
 
-function groupOf(rewards, p) { // what the functions above want: the first responses, with these rewards, a text of 0 and 1
-  const tokens = data.lab.tokens.slice(0, rewards.length);
-  const places = tokens.map((text) => [...text].map((character, t) =>
-    [table.prefixes.get(text.slice(0, t)), data.lab.characters.indexOf(character)]));
-  const g = places.map((row) => row.map(([s, token]) => p[s].map((x, k) => (k === token) - x)));
-  return {
-    tokens, places, g, rewards: [...rewards].map(Number), solution: data.lab.problem[1] + "$",
-    pi: places.map((row) => row.map(([s, k]) => p[s][k])),
-    H: places.map((row) => row.map(([s]) => -sum(p[s].map((x) => (x > 0 ? x * Math.log(x) : 0))))),
-    K: (i, t, j, u) => sum(g[i][t].map((x, k) => x * g[j][u][k])) * table.product(places[i][t][0], places[j][u][0]),
-  };
-}
+const chanceOf = ({ prefix, parent }, p) => probability(p, prefix) / (parent ? probability(p, parent.prefix) : 1); // of a token after its prefix
+const groupOf = (rewards, p) => ({ // what the functions above want: the first responses, with these rewards, a text of 0 and 1
+  p, rewards: [...rewards].map(Number), tokens: data.lab.tokens.slice(0, rewards.length), places: table.places.slice(0, rewards.length),
+});
 
-function gradient(z, x, pushes) { // the mean over responses of push (one-hot - probability); an advantage is a push
-  const total = z.map((row) => row.map(() => 0));
-  x.places.forEach((places, i) => places.forEach(([row], t) => {
-    x.g[i][t].forEach((part, k) => { total[row][k] += pushes[i][t] * part / pushes.length; });
+function gradient({ p, places }, pushes) { // the mean over responses of push (one-hot - probability); an advantage is a push
+  const total = p.map((row) => row.map(() => 0));
+  places.forEach((row, i) => row.forEach(([s, token], t) => {
+    const push = pushes[i][t] / pushes.length;
+    for (let k = 0; k < p[s].length; k++) total[s][k] += push * ((k === token) - p[s][k]);
   }));
   return total;
 }
 
-const norm = (rows) => Math.hypot(...rows.flat());
-function moved(z, x, pushes) { // one update
-  const step = gradient(z, x, pushes);
-  const length = norm(step);
-  return length ? z.map((row, s) => row.map((x, k) => x + table.length / length * step[s][k])) : z;
-}
-
-let made = new Map();
-function remember(key, make) {
-  if (made.size > 120) made = new Map(); // else 256 patterns of rewards would fill the memory
-  if (!made.has(key)) made.set(key, make());
+const norm = (rows) => Math.sqrt(sum(rows.map((row) => row.reduce((all, x) => all + x * x, 0))));
+const ended = (ratio, A) => (A > 0 ? ratio > CLIP[1] : ratio < CLIP[0]); // as in policy_loss: no push leads further away
+const hasLeft = (node, p, begin) => [1, -1].some((A) => ended(chanceOf(node, p) / chanceOf(node, begin), A));
+const made = new Map();
+const keyOf = (name, rewards, clip) => `${name} ${rewards} ${clip}`;
+function course(name, rewards, clip = state.clip) { // after 0, 1, .. updates: probabilities after each prefix, advantages, pushes
+  const key = keyOf(name, rewards, clip);
+  if (made.has(key)) return made.get(key);
+  if (made.size > 120) made.clear(); // else 256 patterns of rewards would fill the memory
+  const begin = table.begin.map(softmax);
+  let z = table.begin;
+  made.set(key, Array.from({ length: LAST + 1 }, () => {
+    const p = z.map(softmax);
+    const x = groupOf(rewards, p);
+    const A = ADVANTAGES[name](x);
+    const goesOn = ([s, k], push) => (clip && ended(p[s][k] / begin[s][k], push) ? 0 : push);
+    const pushes = A.map((row, i) => row.map((push, t) => goesOn(x.places[i][t], push)));
+    const length = norm(gradient(x, A)); // pushes that have ended are missing in the update; the others are no longer for that
+    const step = gradient(x, pushes);
+    if (length) z = z.map((row, s) => row.map((value, k) => value + table.length / length * step[s][k]));
+    return { p, A, pushes };
+  }));
   return made.get(key);
 }
 
-function course(name, rewards) { // after 0, 1, .. updates: the advantages, and the probabilities after each prefix
-  return remember(`${name} ${rewards}`, () => {
-    let z = table.begin;
-    return Array.from({ length: LAST + 1 }, () => {
-      const p = z.map(softmax);
-      const x = groupOf(rewards, p);
-      const A = ADVANTAGES[name](x);
-      z = moved(z, x, A);
-      return { A, p };
-    });
-  });
-}
-
 const opening = () => data.lab.rewards;
-const none = () => "0".repeat(opening().length);
 const right = () => data.lab.rewards.indexOf("1"); // the correct response
-const lineOf = (name, rewards) => remember(`line ${name} ${rewards}`, () => // how likely it is after 0, 1, .. updates
-  course(name, rewards).map(({ p }) => probability(p, data.lab.tokens[right()])));
+const lineOf = (name, rewards, i = right(), clip = state.clip) => // how likely a response is after 0, 1, .. updates
+  course(name, rewards, clip).map(({ p }) => probability(p, data.lab.tokens[i]));
+const alike = (i) => [...data.lab.tokens[i]].findIndex((c, t) => c !== data.lab.tokens[right()][t]); // how many tokens begin as the correct one's
+const most = (numbers) => numbers.indexOf(Math.max(...numbers));
+const near = () => most(data.lab.tokens.map((_, i) => (i === right() ? -1 : alike(i)))); // the failure that begins most like it
+const common = () => data.lab.tokens[near()].slice(0, alike(near())); // what both begin with
+const factors = (name, rewards, clip) => { // of the near failure after 0, 1, .. updates: how its shared part, its own and all of it changed
+  const along = (text) => course(name, rewards, clip).map(({ p }, _, [begin]) => probability(p, text) / probability(begin.p, text));
+  const [shared, all] = [common(), data.lab.tokens[near()]].map(along);
+  return [shared, all.map((ratio, n) => ratio / shared[n]), all];
+};
 
 // ---- The tree: a branch is what follows a fork up to the next one. Its nodes are prefixes.
 function readTree() {
@@ -172,39 +170,10 @@ function readTree() {
 
 const sumOf = (A, nodes) => sum(nodes.flatMap(({ through, t }) => through.map((i) => A[i][t])));
 
-function pushOn({ nodes: [start], siblings }, { A, p }) { // what an update does to a branch at its fork
-  const own = sumOf(A, [start]);
-  const fork = sumOf(A, siblings.map(({ nodes }) => nodes[0]));
-  const chance = probability(p, start.prefix) / (start.parent ? probability(p, start.parent.prefix) : 1);
+function pushOn({ nodes: [start], siblings }, { pushes, p }) { // what an update does to a branch at its fork
+  const own = sumOf(pushes, [start]);
+  const fork = sumOf(pushes, siblings.map(({ nodes }) => nodes[0]));
+  const chance = chanceOf(start, p);
   const net = own - chance * fork;
   return { own, fork, chance, net: Math.abs(net) < 1e-9 ? 0 : net };
 }
-
-// ---- The clip
-const push = (name, ratio, A) => // on the logarithm of a token's probability: the gradient of the loss. gspo has one ratio a response.
-  (name === "cispo" ? Math.min(ratio, data.clips.cispo.high) : ended(name, ratio, A) ? 0 : ratio) * A;
-const ended = (name, ratio, A) => (A > 0 ? ratio > data.clips[name].high : ratio < data.clips[name].low);
-
-function objective(name, ratio, A) { // its slope times the ratio is the push
-  const { low, high } = data.clips[name];
-  if (name === "cispo") return A * (ratio < high ? ratio : high * (1 + Math.log(ratio / high)));
-  return Math.min(ratio * A, Math.min(Math.max(ratio, low), high) * A);
-}
-
-const sampled = () => groupOf(data.lab.rewards, table.begin.map(softmax));
-
-function ratios(name, z) { // of all tokens, since they were sampled
-  const [before, now] = [table.begin, z].map((logits) => groupOf(data.lab.rewards, logits.map(softmax)).pi);
-  const each = now.map((row, i) => row.map((p, t) => p / before[i][t]));
-  return name === "gspo" ? each.map((row) => row.map(() => Math.exp(mean(row.map(Math.log))))) : each;
-}
-
-function clipped(n) { // the logits after n updates with grpo's clip
-  return n === 0 ? table.begin : remember(`clipped ${n}`, () => {
-    const z = clipped(n - 1);
-    const A = ADVANTAGES.grpo(sampled());
-    const pushes = ratios("grpo", z).map((row, i) => row.map((ratio, t) => push("grpo", ratio, A[i][t])));
-    return moved(z, groupOf(data.lab.rewards, z.map(softmax)), pushes);
-  });
-}
-

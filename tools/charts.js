@@ -1,146 +1,104 @@
-// ---- The rules: their buttons, and one line for each
-let pointed = null; // the rule whose line somebody points at
+// ---- A curve in each row. All curves are drawn once for a course; while it plays only the dots move, and the clip that ends them.
+let heights = []; // of the curves: [row][n], from 0 to 1
+function drawCurves() {
+  heights = tree.order.map((i) => {
+    const p = lineOf(state.rule, state.rewards, i);
+    const least = Math.min(...p, 0.98 * p[0]);
+    return p.map((x) => 1 - (x - least) / (Math.max(...p, 1.02 * p[0]) - least));
+  });
+  [...$("rows").children].forEach((row, k) => {
+    row.lastChild.className = `curve ${wayOf(sum(steps()[0].A[Number(row.dataset.row)]))}`;
+    row.lastChild.firstChild.replaceChildren(el("path", { class: "base", d: `M0 ${heights[k][0]}H${LAST}` }),
+      el("polyline", { points: heights[k].map((y, n) => `${n},${y}`).join(" ") }));
+  });
+}
+
+// ---- The rules: their buttons, and two charts with a line for each
+const RESPONSES = { seven: () => right(), five: () => near() }; // the two charts
+let scales = {}; // of the charts: x(n), y(p), and the lines that have a dot
 
 function drawRules() {
   const { rule } = state;
-  fill($("names"), ...Object.entries(data.rules).map(([name, { gain }]) => {
-    const button = choice(name, name === rule, { rule: name }, ...beside(gain));
-    button.onpointerenter = button.onfocus = () => pointAt(name);
-    button.onpointerleave = button.onblur = () => pointAt(null);
-    return button;
-  }));
-  const { gain, idea } = data.rules[rule];
+  const { gain, idea, paper } = data.rules[rule];
+  const names = Object.keys(data.rules);
+  const groups = [["", names.filter((name) => name === "grpo")], ["gains", names.filter((name) => data.rules[name].gain >= 0.5)]];
+  groups.push(["does not", names.filter((name) => !groups.flat(2).includes(name))]);
+  const unit = groups[1][1][0];
+  const button = (name, { gain: points }) => choice(name, name === rule, { rule: name },
+    ...(points ? [el("small", {}, ` ${number(points, 1)}${name === unit ? " points" : ""}`)] : []));
+  fill($("names"), ...groups.map(([label, members]) => el("span", { role: "group", ariaLabel: label || "grpo" },
+    label && el("span", {}, label), ...members.map((name) => button(name, data.rules[name])))));
   const where = (x, little) => (Math.abs(x) < little ? "about equal to" : x > 0 ? "above" : "below");
   const [toy, trained] = [where(lineOf(rule, opening()).at(-1) - lineOf("grpo", opening()).at(-1), 0), where(gain, 0.5)];
-  const says = { grpo: "", negative: " It differs from grpo only if all responses fail, so all rewards are now 0." }[rule] ??
-    ` On this tree it ends ${toy} grpo${gain === null ? "" : `, ${toy === trained ? "and" : "<b>but</b>"} in training it is ${trained} grpo${
-      toy === trained ? " as well" : ""}`}.`;
-  html("about-rule", `<b>${rule}</b>: ${idea}${says} (${sourceOf(data.rules[rule])})`);
+  const says = rule === "grpo" ? "" : ` On this tree response ${right() + 1} ends ${toy} grpo${gain === null ? "" : `, ${toy === trained ? "and" : "<b>but</b>"} in training it is ${
+    trained} grpo${toy === trained ? " as well" : ""}`}.`;
+  const source = paper ? `<a href="https://arxiv.org/abs/${paper}">paper</a>, ` : "";
+  html($("about-rule"), `<b>${rule}</b>: ${idea}${says} (${source}<a href="../advantages.py">code</a>)`, true);
+  $("clip").checked = Boolean(state.clip);
 }
 
-function drawLines() { // both scales are fixed
-  const [width, height] = [widthOf("lines"), matchMedia("(min-width: 46em)").matches ? geometry.pitch * tree.order.length : 230];
-  const [left, floor] = [42, height - 38];
-  const x = (n) => left + (width - left - 8) * n / LAST;
-  const y = (p) => floor - (floor - 8) * p;
-  const parts = [0, 0.25, 0.5, 0.75, 1].map((p) => `<path d="M${left} ${y(p)}H${x(LAST)}" stroke="var(--line)"/>
-    <text x="${left - 5}" y="${y(p) + 4.5}" text-anchor="end">${100 * p}\u2009%</text>`);
+function drawLines() { // those that are not computed yet come after this frame
+  const [ready, missing] = [true, false].map((is) => Object.keys(data.rules).filter((name) =>
+    made.has(keyOf(name, state.rewards, state.clip)) === is));
+  if (missing.length) drawLines.waits ??= setTimeout(() => requestAnimationFrame(() => {
+    drawLines.waits = null;
+    course(missing[0], state.rewards);
+    drawLines();
+    moveLines();
+  }));
+  for (const [id, response] of Object.entries(RESPONSES)) drawChart(id, response(), ready);
+}
+
+function drawChart(id, i, names) {
+  const [width, height] = [widthOf(id), 200];
+  const [left, edge, floor] = [46, width - 70, height - 36];
+  const lines = names.map((name) => lineOf(name, state.rewards, i));
+  const most = Math.max(...lines.flat());
+  const top = i === right() ? 1 : [1, 2, 3, 5, 10, 20, 30, 50, 100].find((x) => most <= x / 100) / 100; // only the rewards change it
+  const x = (n) => left + (edge - left) * n / LAST;
+  const y = (p) => floor - (floor - 8) * p / top;
+  const styleOf = (name) => (name === "grpo" ? "grpo" : name === state.rule ? "chosen" : "other");
+  const parts = [0, 0.5, 1].map((p) => `<path class="grid" d="M${left} ${y(top * p)}H${edge}"/>
+    <text x="${left - 5}" y="${y(top * p) + 4.5}" text-anchor="end">${100 * top * p}\u2009%</text>`);
   parts.push(...[0, 10, 20, 30, 40].map((n) => `<text x="${x(n)}" y="${floor + 17}" text-anchor="middle">${n}</text>`),
     `<text x="${x(LAST / 2)}" y="${floor + 34}" text-anchor="middle">updates</text>`);
-  const styleOf = (name) => (name === state.rule && name !== "grpo" ? "chosen" : name === "grpo" ? "grpo" : name === pointed ? "pointed" : "other");
-  const order = ["other", "pointed", "grpo", "chosen"];
-  const used = Object.keys(data.rules).filter((name) => name !== "negative" || state.rewards === none());
-  const lines = used.sort((a, b) => order.indexOf(styleOf(a)) - order.indexOf(styleOf(b)));
-  for (const name of lines) {
-    const places = lineOf(name, state.rewards).map((p, n) => `${x(n)},${y(p)}`).join(" ");
-    parts.push(...["hit", styleOf(name)].map((kind) => `<polyline data-line="${name}" class="${kind}" points="${places}"/>`));
-  }
-  parts.push(`<path class="cursor" d="M${x(at)} ${y(1)}V${floor}"/>`);
-  const named = [...new Set([state.rule, "grpo", pointed])].filter((name) => lines.includes(name));
-  for (const name of named) {
-    parts.push(`<circle class="${styleOf(name)}" cx="${x(state.n)}" cy="${y(lineOf(name, state.rewards)[state.n])}" r="4"/>`);
-  }
-  parts.push(...named.map((name, k) => `<text class="name ${styleOf(name)}" x="${left + 8}" y="${y(1) + 18 + 17 * k}">${name} ${
-    percent(lineOf(name, state.rewards)[state.n])}\u2009%</text>`));
-  draw("lines", width, height, parts);
-  $("lines").ariaLabel = `Probability of response ${right() + 1} after ${plural(state.n, "update")}: ` +
-    lines.map((name) => `${name} ${percent(lineOf(name, state.rewards)[state.n])} %`).join(", ");
+  const named = spread(lines.map((line) => y(line.at(-1)) + 4.5), 15, floor + 4.5);
+  for (const style of ["other", "grpo", "chosen"]) names.forEach((name, k) => { // the chosen one above the others
+    if (styleOf(name) === style) parts.push(`<polyline data-line="${name}" class="${style}" points="${lines[k].map((p, n) => `${x(n)},${y(p)}`).join(" ")}"/>
+      <text class="name ${style}" x="${edge + 6}" y="${named[k]}">${name}</text>`);
+  });
+  const dots = [...new Set(["grpo", state.rule])].filter((name) => names.includes(name));
+  parts.push(`<path class="cursor" d="M0 ${y(top)}V${floor}"/>`, ...dots.map((name) => `<circle class="${styleOf(name)}" r="4"/>`));
+  $(id).setAttribute("viewBox", `0 0 ${width} ${height}`);
+  $(id).innerHTML = parts.join("");
+  scales[id] = { x, y, dots: dots.map((name) => lines[names.indexOf(name)]) };
+  $(id).ariaLabel = `Probability of response ${i + 1} after 40 updates: ` + names.map((name, k) => `${name} ${percent(lines[k].at(-1))} %`).join(", ");
 }
 
-const pointAt = (name) => { // at a line or a rule's button
-  if (name === pointed) return; // else each movement of the mouse would draw
-  pointed = name;
-  drawLines();
-};
-
-// ---- The clip: the curve of the loss, and below it the tokens, stacked at their ratios
-function drawClip() {
-  const { loss, since } = state;
-  const { low, high, gain } = data.clips[loss];
-  const z = clipped(since);
-  const [own, read] = ["grpo", loss].map((name) => ratios(name, z)); // where a dot is, and what the loss reads
-  const A = ADVANTAGES.grpo(sampled()).map((row) => row[0]);
-  fill($("losses"), ...Object.keys(data.clips).map((name) => choice(name, name === loss, { loss: name }, ...beside(data.clips[name].gain))));
-  $("since").value = since;
-  $("since-now").textContent = since;
-  $("how-many").textContent = sum(own.map((row) => row.length));
-  const kind = (ratio, sign) => (loss === "cispo" ? (ratio > high ? "cut" : "pushed") : ended(loss, ratio, sign) ? "ended" : "pushed");
-  const dots = own.flatMap((row, i) => row.map((ratio, t) =>
-    ({ i, t, ratio, sign: Math.sign(A[i]), kind: kind(read[i][t], A[i]) })));
-  const of = (sign) => dots.filter((dot) => dot.sign === sign);
-  const [up, down] = [1, -1].map((sign) => of(sign).filter((dot) => dot.kind !== "pushed").length);
-  html("clip-says", !since ? "Every ratio is 1. Move the slider." : loss === "cispo" ?
-    `${up + down} of ${dots.length} ratios are above ${fixed(high)}, where cispo cuts them. No push ends.` :
-    `The clip has ended the push of ${up} of the ${of(1).length} tokens with <b class="up">A above 0</b>, ` +
-    `${loss === "gspo" ? "whose response has a ratio" : "those with a ratio"} above ${fixed(high)}, and of ${down} of the ${of(-1).length} tokens with ` +
-    `<b class="down">A below 0</b>, below ${fixed(low)}.`);
-  html("about-loss", `<b>${loss}</b>: ${loss === "grpo" ? "Limit the ratio of each token." : data.clips[loss].idea} ` +
-    `${loss === "gspo" ? "Our limits are a hundred times as wide as the paper\u2019s, because responses are short. " : ""}` +
-    `${gain ? `In training on add it is ${fixed(Math.abs(gain), 1)} points ${gain > 0 ? "above" : "below"} grpo. ` : ""}(${sourceOf(data.clips[loss])})`);
-  drawPanel("above", 1, of(1));
-  drawPanel("below", -1, of(-1));
-}
-
-const reach = () => remember("reach", () => { // of all ratios that the slider gives: the scale
-  const all = Array.from({ length: 11 }, (_, n) => ratios("grpo", clipped(n)).flat()).flat();
-  return [Math.floor(10 * Math.min(...all, 0.75)) / 10, Math.ceil(10 * Math.max(...all, 1.25)) / 10];
-});
-
-const [DOT, HIGHEST] = [7.5, 16]; // the size of a dot, and how many are stacked at most
-
-function stacked(dots, first, last, bin) { // [dot, column, place]: a full column sends dots to its neighbours
-  const columns = Array.from({ length: Math.round((last - first) / bin) }, () => []);
-  const side = (ratio) => (ratio < 0.8 - 1e-9 ? 0 : ratio > 1.2 + 1e-9 ? 2 : 1); // no dot crosses a limit
-  const far = [...dots].sort((a, b) => Math.abs(b.ratio - 1) - Math.abs(a.ratio - 1));
-  for (const dot of far) {
-    const own = (dot.ratio - first) / bin;
-    const free = columns.map((_, k) => k).filter((k) => columns[k].length < HIGHEST && side(first + (k + 0.5) * bin) === side(dot.ratio));
-    const k = free.sort((a, b) => Math.abs(a + 0.5 - own) - Math.abs(b + 0.5 - own))[0];
-    columns[k].push(dot);
+function moveLines() { // what moves on curves and lines: the ends, the dots, the cursors
+  $("rows").style.setProperty("--at", at / LAST);
+  $("rows").style.setProperty("--far", far / LAST);
+  [...$("rows").children].forEach((row, k) => row.lastChild.lastChild.style.setProperty("--height", between((n) => heights[k][n])));
+  for (const [id, { x, y, dots }] of Object.entries(scales)) {
+    $(id).querySelector(".cursor").setAttribute("transform", `translate(${x(at)})`);
+    $(id).querySelectorAll("circle").forEach((dot, k) => {
+      dot.setAttribute("cx", x(at));
+      dot.setAttribute("cy", y(between((n) => dots[k][n])));
+    });
   }
-  return columns.flatMap((column, k) => column.map((dot, place) => [dot, k, place]));
 }
 
-function drawPanel(id, sign, dots) {
-  const { loss } = state;
-  const { low, high } = data.clips[loss];
-  const [first, last] = reach();
-  const [width, height, axis] = [widthOf(id), 296, 254];
-  const x = (ratio) => 12 + (width - 24) * (ratio - first) / (last - first);
-  const y = (value) => 76 - 100 * (value - sign) / (last - first);
-  const parts = [low, high].filter((limit) => limit >= first && limit <= last && !(loss === "cispo" && limit < 1)).map((limit) =>
-    `<path class="limit" d="M${x(limit)} 26V${axis}"/>
-    <text x="${x(limit) + (limit < 1 ? -4 : 4)}" y="36" text-anchor="${limit < 1 ? "end" : "start"}">${fixed(limit)}</text>`);
-  const grid = Array.from({ length: 201 }, (_, k) => first + k * (last - first) / 200);
-  parts.push(`<polyline points="${grid.map((ratio) => `${x(ratio)},${y(objective(loss, ratio, sign))}`).join(" ")}"/>`);
-  const bin = 0.1 / Math.max(1, Math.floor((x(1.1) - x(1)) / DOT)); // the limits of grpo are between two columns
-  for (const [{ i, t, ratio, kind }, k, place] of stacked(dots, first, last, bin)) {
-    parts.push(`<circle class="${kind} ${wayOf(sign)}" cx="${x(first + (k + 0.5) * bin)}" cy="${axis - DOT * (place + 0.6)}" r="3.2">
-      <title>token ${t + 1} of response ${i + 1}, ratio ${fixed(ratio)}</title></circle>`);
-  }
-  parts.push(`<path d="M12 ${axis}H${width - 12}" stroke="var(--muted)"/>`);
-  const ticks = Array.from({ length: Math.round(10 * (last - first)) + 1 }, (_, k) => first + k / 10).filter((_, k) => k % 2 === 0);
-  parts.push(...ticks.map((ratio) => `<text x="${x(ratio)}" y="${axis + 17}" text-anchor="middle">${ratio.toFixed(1)}</text>`),
-    `<text x="2" y="14"><tspan font-weight="700">A ${sign > 0 ? "above" : "below"} 0</tspan>, pushed ${wayOf(sign)}: the objective</text>`,
-    `<text x="${width - 2}" y="${axis + 36}" text-anchor="end">${loss === "gspo" ? "curve: ratio of the response; dots: of a token" : "ratio of a token"} \u2192</text>`);
-  draw(id, width, height, parts);
-  $(id).ariaLabel = `The objective for each ratio if A is ${sign > 0 ? "above" : "below"} 0, and below it the tokens as dots`;
-}
-
-// ---- The recorded runs: line and film are in one grid, so that a column has one place
+// ---- The recorded runs: lines and film are in one grid, so that a column has one place
 const columns = () => // on a narrow screen every second one
-  data.runs[state.task].grpo.map((_, k) => k).filter((k) => innerWidth > 480 || k % 2 === 0);
-const frameOf = () => { // the column that is shown: its run, its place
-  const [run, k] = state.frame.split("-");
-  return [run, columns().findLast((place) => place <= Number(k))];
-};
+  data.runs[state.task].grpo.map((_, k) => k).filter((k) => matchMedia("(min-width: 30em)").matches || k % 2 === 0);
 const solved = ({ rewards }) => [...rewards].filter((r) => r === "1").length;
 const ordered = ({ rewards }) => [...rewards].map((_, i) => i).sort((i, j) => rewards[i] - rewards[j] || i - j);
 
 function drawRun() {
   const { problem, ...runs } = data.runs[state.task];
-  const [shownRun, place] = frameOf();
   const places = columns();
+  const [shownRun, asked] = state.frame.split("-");
+  const place = places.findLast((k) => k <= Number(asked));
   fill($("tasks"), ...Object.keys(data.runs).map((task) => choice(task, task === state.task, { task })));
   $("asked-for").textContent = problem[0].replaceAll(" ", "");
   const film = Object.entries(runs).flatMap(([run, frames]) => [el("span", { className: run }, run), ...places.map((k) => {
@@ -152,47 +110,30 @@ function drawRun() {
       className: n % rewards.length ? "mixed" : "equal", ariaPressed: chosen, tabIndex: chosen ? 0 : -1,
       data: { frame: `${run}-${k}`, key: `${run}-${k}` }, ariaLabel: `${run}, step ${step}: ${n} of ${rewards.length} correct`,
     }, ...cells);
-  })]);
-  const ticks = places.map((k) => el("span", { className: "tick" }, k % 4 ? "" : runs.grpo[k].step));
-  const axis = el("span", { className: "axis" }, ...["100 %", "50 %", "0 %"].map((text) => el("span", {}, text)));
+  }), el("span")]);
   $("film").style.setProperty("--columns", places.length);
-  fill($("film"), axis, accuracy(runs, places, place), ...film, el("span", {}, "step"), ...ticks);
+  fill($("film"), ...accuracy(runs, places, place), ...film, el("span", {}, "step"),
+    ...places.map((k) => el("span", { className: "tick" }, k % 4 ? "" : runs.grpo[k].step)));
   const frame = runs[shownRun][place];
   const n = solved(frame);
-  const G = frame.rewards.length;
-  const A = standardise([...frame.rewards].map(Number));
-  html("frame-says", `<b>${shownRun}</b>, training step ${frame.step}: ${n} of ${G} correct. ` + (n % G === 0 ? "Every advantage is 0." :
-    `Correct ones get ${signed(Math.max(...A))}, the others ${signed(Math.min(...A) / (shownRun === "half" ? 2 : 1))}.`));
+  html($("frame-says"), `<b>${shownRun}</b>, training step ${frame.step}: ${n} of ${frame.rewards.length} correct.${
+    n % frame.rewards.length ? "" : " Every advantage is 0."}`, true);
   fill($("texts"), ...ordered(frame).map((i) => el("div", { className: "text" },
     frame.rewards[i] === "1" ? "\u2713 " : "\u2717 ", ...marks(frame.tokens[i], `${problem[1]}$`))));
 }
 
-function accuracy(runs, places, chosen) { // one hundred units a column
+function accuracy(runs, places, chosen) { // the axis, the lines (one hundred units a column), their names at their ends
   const x = (k) => 100 * (k / (places[1] ?? 1) + 0.5);
-  const y = (share) => 100 * (1 - share);
-  const line = (run, kind, share) => svg("polyline", { class: `${run} ${kind}`, points: runs[run].flatMap((frame, k) =>
-    (share(frame) === null ? [] : `${x(k)},${y(share(frame))}`)).join(" ") });
-  const grid = [0, 0.5, 1].map((share) => svg("path", { d: `M0 ${y(share)}H${100 * places.length}` }));
-  const total = (of) => sum(runs.half.map(of)) - sum(runs.grpo.map(of));
-  const [grpo, half] = ["grpo", "half"].map((run) => fixed(100 * runs[run].at(-1).sampled, 1));
-  const says = `Accuracy on new problems: grpo (thin) ends at ${grpo} %, half (green) at ${half} %. Dotted: the share of grpo\u2019s ` +
-    "training groups with unequal rewards. Only these teach." + (total(solved) * total(({ sampled }) => sampled) < 0 && Math.abs(total(solved)) > 0.1 * sum(runs.grpo.map(solved)) ?
-      " On this one problem grpo has more correct responses than half; on all new problems half is more accurate." : "");
-  html("accuracy-says", says);
-  return svg("svg", { id: "accuracy", viewBox: `0 0 ${100 * places.length} 100`, preserveAspectRatio: "none", role: "img", "aria-label": says },
-    ...grid, svg("path", { class: "cursor", d: `M${x(chosen)} 0V100` }), line("grpo", "mixed", ({ equal }) => equal && 1 - sum(equal)),
-    line("half", "", ({ sampled }) => sampled), line("grpo", "", ({ sampled }) => sampled));
-}
-
-function arrows(event) { // in the film: left and right in time, up and down between the runs
-  const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-  if (!move || !event.target.dataset.frame) return;
-  event.preventDefault();
-  const [run, k] = event.target.dataset.frame.split("-");
-  const runs = Object.keys(data.runs[state.task]).filter((name) => name !== "problem");
-  const [down, along] = [runs[runs.indexOf(run) + move[0]], columns()[columns().indexOf(Number(k)) + move[1]]];
-  const next = $("film").querySelector(`[data-frame="${down}-${along}"]`);
-  if (!next) return;
-  next.focus();
-  change({ frame: next.dataset.frame }, drawRun);
+  const lines = [["grpo", "mixed", runs.grpo.map(({ equal }) => equal && 1 - sum(equal)), "mixed"],
+    ...["half", "grpo"].map((run) => [run, "", runs[run].map(({ sampled }) => sampled), run])];
+  const drawn = lines.map(([run, kind, shares]) => el("polyline", { class: `${run} ${kind}`,
+    points: shares.flatMap((share, k) => (share === null ? [] : `${x(k)},${100 - 100 * share}`)).join(" ") }));
+  const at = (top, text, name = "") => el("span", { className: name, style: `top: ${top}%` }, text);
+  const named = spread(lines.map(([, , shares]) => 100 - 100 * shares.at(-1)), 13, 100);
+  const ends = lines.map(([run, kind, shares, name], k) => at(named[k], `${name} ${fixed(100 * shares.at(-1), kind ? 0 : 1)}\u2009%`, `${run} ${kind}`));
+  return [el("span", { className: "axis" }, ...[100, 50, 0].map((share) => at(100 - share, `${share}\u2009%`))),
+    el("svg", { id: "accuracy", viewBox: `0 0 ${100 * places.length} 100`, preserveAspectRatio: "none", role: "img",
+      "aria-label": `At the end: ${ends.map((end) => end.textContent).join(", ")}` },
+    ...[100, 50, 0].map((y) => el("path", { d: `M0 ${y}H${100 * places.length}` })), el("path", { class: "cursor", d: `M${x(chosen)} 0V100` }), ...drawn),
+    el("span", { className: "ends" }, ...ends)];
 }

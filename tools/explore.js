@@ -5,8 +5,7 @@ const FIELDS = { // name: [default, what is allowed]
   rewards: [() => data.lab.rewards, (text) => /^[01]+$/.test(text) && text.length === data.lab.tokens.length],
   n: [() => 0, within(0, LAST)],
   rule: [() => "grpo", (name) => Object.hasOwn(data.rules, name)],
-  loss: [() => "grpo", (name) => Object.hasOwn(data.clips, name)],
-  since: [() => 3, within(0, 10)],
+  clip: [() => 0, within(0, 1)],
   task: [() => Object.keys(data.runs)[0], (name) => Object.hasOwn(data.runs, name)],
   frame: [() => "grpo-3", (text) => /^(grpo|half)-\d+$/.test(text)],
   asked: [() => "-".repeat(QUESTIONS.length), (text) => /^[-s012]+$/.test(text) && text.length === QUESTIONS.length],
@@ -15,38 +14,31 @@ const state = {};
 
 function readAddress() {
   const address = new URLSearchParams(location.hash.slice(1));
-  const bad = [];
+  const bad = [...address].filter(([name, text]) => FIELDS[name] && !FIELDS[name][1](text)).map(([name, text]) => `${name} = ${text}`);
   for (const [name, [initial, valid]] of Object.entries(FIELDS)) {
     const text = address.get(name);
-    const fits = text !== null && valid(text);
-    if (text !== null && !fits) bad.push(`${name} = ${text}`);
-    state[name] = fits ? (typeof initial() === "number" ? Number(text) : text) : initial();
+    state[name] = text === null || !valid(text) ? initial() : typeof initial() === "number" ? Number(text) : text;
   }
-  $("error").textContent = bad.length ? `The address asks for ${bad.join(", ")}, which this page does not have. ` +
-    "It shows the default instead." : "";
+  $("error").textContent = bad.length ? `The address asks for ${bad.join(", ")}, which this page does not have. It shows the default.` : "";
+  far = 0;
   settle();
 }
 
-let writing = null;
 function writeAddress() { // at once, and then at most three times a second: browsers refuse more
-  if (writing) return;
+  if (writeAddress.waits) return;
   const write = () => {
     const changed = Object.entries(state).filter(([name, value]) => value !== FIELDS[name][0]());
     history.replaceState(null, "", "#" + new URLSearchParams(changed));
   };
   write();
-  writing = setTimeout(() => { writing = null; write(); }, 400);
+  writeAddress.waits = setTimeout(() => { writeAddress.waits = null; write(); }, 400);
 }
 
-function settle() {
-  if (state.rule === "negative") state.rewards = none(); // with any success it is grpo
-  QUESTIONS.forEach(({ known }, n) => { // what the page shows is no question any more
-    if (state.asked[n] === "-" && known?.()) state.asked = marked(n, "s");
-  });
+function settle() { // what the page shows is no prediction any more
+  QUESTIONS.forEach(({ known }, n) => { if (state.asked[n] === "-" && known?.()) state.asked = marked(n, "s"); });
 }
 
-function change(values, what = drawAll) {
-  stop();
+function change(values, what = drawLab) { // what plays goes on
   Object.assign(state, values);
   settle();
   what();
@@ -59,10 +51,11 @@ const number = (A, digits = 2) => (A === 0 ? "0" : (fixed(A, digits).match(/[1-9
 const wayOf = (A) => (A > 0 ? "up" : A < 0 ? "down" : "");
 const signed = (A) => `<b class="${wayOf(A)}">${number(A)}</b>`;
 const percent = (x) => (x > 0 && x < 0.000005 ? "<0.001" : fixed(100 * x, x < 0.001 ? 3 : 2));
+const times = (x) => `\u00d7${x.toFixed(Math.min(Math.max(2 - Math.floor(Math.log10(x)), 0), 9))}`; // three digits that count
+const ARROWS = { up: "\u25b2", down: "\u25bc", "": "\u2002" };
+const trend = (ratio) => (ratio > 1.0005 ? "up" : ratio < 0.9995 ? "down" : "");
 const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 const range = (values) => [Math.min(...values), Math.max(...values)].filter((x, k, all) => !k || number(x) !== number(all[0]));
-const sourceOf = ({ paper }) => (paper ? `<a href="https://arxiv.org/abs/${paper}">paper</a>, ` : "") +
-  '<a href="../advantages.py">code</a>';
 
 // ---- Elements
 let palette = null;
@@ -75,19 +68,13 @@ function colour(A) { // neutral at 0, blue up, orange down; small ones are seen 
 }
 
 function el(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
+  const drawn = /^(svg|path|polyline|text|tspan)$/.test(tag);
+  const element = document.createElementNS(`http://www.w3.org/${drawn ? "2000/svg" : "1999/xhtml"}`, tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "data") Object.assign(element.dataset, value);
-    else if (name in element) element[name] = value;
+    else if (name in element && !drawn) element[name] = value;
     else element.setAttribute(name, value);
   }
-  element.append(...children);
-  return element;
-}
-
-function svg(tag, attributes = {}, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
   element.append(...children);
   return element;
 }
@@ -98,78 +85,98 @@ function fill(element, ...children) { // new children; what had the focus has it
   if (key) element.querySelector(`[data-key="${key}"]`)?.focus({ preventScroll: true });
 }
 
-function html(id, text) { // a screen reader should not read again what did not change
-  if ($(id).dataset.now === text) return;
-  $(id).dataset.now = text;
-  $(id).innerHTML = text;
+let news = [];
+function html(element, text, tell = false) { // with tell, a screen reader hears it when all has come to rest
+  if (element.dataset.now === text) return;
+  element.dataset.now = text;
+  element.innerHTML = text;
+  if (!tell) return;
+  news = [...news.filter((other) => other !== element), element];
+  clearTimeout(html.waits);
+  html.waits = setTimeout(() => {
+    $("live").textContent = news.map((changed) => changed.textContent).join(" ");
+    news = [];
+  }, 700);
 }
 
-const choice = (text, chosen, dataset, ...more) =>
-  el("button", { ariaPressed: chosen, data: { key: text, ...dataset } }, text, ...more);
-const beside = (gain) => (gain ? [el("small", {}, ` ${number(gain, 1)}`)] : []); // grpo's is 0
-const marks = (text, solution) => // a response; what differs from the solution has dots below it
-  [...text].map((c, t) => (c === solution[t] ? c : el("u", {}, c)));
+function roam(event, items, wide = 1) { // by the arrows, in a list or in a grid so wide
+  const k = items.indexOf(event.target);
+  const move = { ArrowDown: wide, ArrowUp: -wide, ArrowRight: 1, ArrowLeft: -1, Home: -k, End: items.length - 1 - k }[event.key];
+  if (move === undefined || k < 0) return null;
+  event.preventDefault();
+  const next = items[k + move] ?? items[k];
+  items.forEach((item) => { item.tabIndex = item === next ? 0 : -1; });
+  next.focus({ preventScroll: true });
+  return next;
+}
 
-// The width of a drawing in sixteenths of the page's letters, so that its own grow with them.
-const letter = () => parseFloat(getComputedStyle(document.body).fontSize) / 16;
-const widthOf = (id, least = 200) => Math.max($(id).parentElement.clientWidth / letter(), least);
+const choice = (text, chosen, dataset, ...more) => el("button", { ariaPressed: chosen, data: { key: text, ...dataset } }, text, ...more);
+const marks = (text, solution, from = 0) => // of a response; what differs from the solution has dots below it
+  [...text].map((c, t) => (c === solution[from + t] ? c : el("u", {}, c)));
 
-function draw(id, width, height, parts) {
-  $(id).setAttribute("viewBox", `0 0 ${width} ${height}`);
-  $(id).innerHTML = parts.join("");
+const widthOf = (id) => // of a drawing, in sixteenths of the page's letters, so that its own grow with them
+  Math.max(16 * $(id).parentElement.clientWidth / parseFloat(getComputedStyle(document.body).fontSize), 40);
+
+function spread(heights, gap, last) { // places for names: as near as possible to these heights, with this gap, none below the last
+  const order = heights.map((_, k) => k).sort((a, b) => heights[a] - heights[b]);
+  const places = [];
+  order.forEach((k, n) => { places[k] = Math.min(Math.max(heights[k], n ? places[order[n - 1]] + gap : 0), last - gap * (order.length - 1 - n)); });
+  return places;
 }
 
 // ---- The slider
-let playing = null;
+let playing; // the next frame
 let at = 0; // where the slider is; between two updates while it plays
+let far = 0; // how far it was: there the curves end
+let rested = false; // the first play rests where the near failure is likeliest
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+const between = (of) => of(Math.floor(at)) * (1 - at % 1) + of(Math.ceil(at)) * (at % 1);
+const stop = () => { playing = cancelAnimationFrame(playing); };
 
-function stop() {
-  if (playing) cancelAnimationFrame(playing);
-  playing = null;
-}
-
-function play(until = LAST) {
-  if (still()) return change({ n: until === LAST ? (state.n + 1) % (LAST + 1) : until });
-  if (state.n >= until) state.n = 0;
+function play() {
+  if (still()) return change({ n: (state.n + 1) % (LAST + 1) });
+  if (state.n === LAST) state.n = far = 0;
   at = state.n;
   let last = null;
   const frame = (time) => {
+    const rest = !rested && asOpened() && state.n < peak(); // a rule that was chosen meanwhile goes on
+    const until = rest ? peak() : LAST;
     at = Math.min(until, at + (last === null ? 0 : Math.min(time - last, 100) / 220));
     last = time;
-    if (at === until) return change({ n: until });
-    state.n = Math.floor(at);
+    if (at === until) {
+      [rested, playing] = [rested || rest, null];
+      return change({ n: until });
+    }
     playing = requestAnimationFrame(frame);
-    const { asked } = state;
-    settle();
-    if (asked !== state.asked) drawCards();
-    drawPlace();
+    const next = state.n !== Math.floor(at);
+    state.n = Math.floor(at);
+    move(next);
   };
   playing = requestAnimationFrame(frame);
-  drawPlace();
+  for (const begins of [settle, drawCards, drawPlace]) begins();
 }
 
 // ---- Start
-function drawPlace() { // what the slider moves
-  if (!playing) at = state.n;
+function move(next = true) { // the drawings; and if there is a next update, the texts
+  far = Math.max(far, at);
+  drawTree(next);
+  moveLines();
+  if (!next) return;
   $("slider").value = state.n;
   $("slider").ariaValueText = $("count").textContent = plural(state.n, "update");
-  $("play").textContent = playing ? "pause" : still() ? "next update" : state.n === LAST ? "again" : "play";
-  drawTree();
   drawRows();
-  drawLines();
-  drawSays();
+  drawWhy();
 }
 
-function drawAll() {
-  drawWorked();
-  drawRules();
-  drawPlace();
-  drawClip();
-  drawRun();
-  drawCards();
+function drawPlace() { // what the slider moves
+  if (!playing) at = state.n;
+  $("play").textContent = playing ? "pause" : still() ? "next update" : state.n === LAST ? "again" : state.n ? "go on" : "play";
+  move();
+  drawLegend();
 }
 
+const drawLab = () => [drawWorked, drawRules, drawCurves, drawLines, drawPlace, drawCards].forEach((draws) => draws());
+const drawAll = () => { drawLab(); drawRun(); };
 function rebuild() { // for another width, or other colours
   palette = null;
   build();
@@ -183,7 +190,6 @@ function start() {
     tree = readTree();
     readAddress();
     $("prompt").textContent = data.lab.problem[0].replaceAll(" ", "");
-    orders = QUESTIONS.map(({ choices }) => shuffled(choices.map((_, k) => k)));
     $("all").hidden = false;
     rebuild();
   } catch (error) {
@@ -194,18 +200,18 @@ function start() {
   addEventListener("pageshow", drawAll); // a browser that goes back restores its own values of controls
   addEventListener("resize", rebuild);
   for (const query of ["(prefers-color-scheme: dark)", "(prefers-reduced-motion: reduce)"]) matchMedia(query).onchange = rebuild;
-  const choose = (id, act) => {
-    $(id).onclick = ({ target }) => target.closest("button") && act(target.closest("button").dataset);
-  };
-  $("play").onclick = () => (playing ? change({}) : play());
-  $("slider").oninput = () => change({ n: Number($("slider").value) });
-  choose("names", ({ rule }) => change({ rule, ...(state.rule === "negative" ? { rewards: opening() } : {}) }));
-  choose("losses", ({ loss }) => change({ loss }));
-  choose("tasks", ({ task }) => change({ task }));
+  const choose = (id, act) => { $(id).onclick = ({ target }) => target.closest("button") && act(target.closest("button").dataset); };
+  $("play").onclick = () => { if (!playing) return play(); stop(); change({}); };
+  $("slider").oninput = () => { stop(); change({ n: Number($("slider").value) }, drawPlace); drawCards(); };
+  $("clip").onchange = () => change({ clip: Number($("clip").checked) });
+  choose("names", ({ rule }) => change({ rule }));
+  choose("tasks", ({ task }) => change({ task }, drawRun));
   choose("film", ({ frame }) => change({ frame }, drawRun));
-  $("lines").onpointermove = ({ target }) => pointAt(target.dataset.line ?? null);
-  $("lines").onpointerleave = () => pointAt(null);
-  $("film").onkeydown = arrows;
-  $("since").oninput = () => change({ since: Number($("since").value) });
+  $("branches").onkeydown = (event) => roam(event, [...$("branches").children]);
+  $("film").onkeydown = (event) => {
+    const next = roam(event, [...$("film").querySelectorAll("button")], columns().length);
+    if (next) change({ frame: next.dataset.frame }, drawRun);
+  };
+  document.onclick = ({ target }) => { if (shown && !target.closest("#tree, #rows, #branches")) point(null); };
 }
 addEventListener("DOMContentLoaded", start);

@@ -1,9 +1,8 @@
 """Makes the advantage lab, a page to play with: python -m tools.explore
 
 The page is tools/explore.html, one file that needs no network. It joins explore.template.html,
-explore.css, recorded numbers and five scripts: advantages.js computes, tree.js, charts.js and
-questions.js draw, and explore.js has what they share. The order of the rules and the number beside
-each come from studies/results/compare.csv. Two things are recorded:
+explore.css, recorded numbers and five scripts. The numbers beside the rules come from
+studies/results/compare.csv. Two things are recorded:
 
 - One group of eight responses to 347+285= by the base model, and the distribution over the next
   token after each prefix of these responses. The page computes all updates from this table.
@@ -15,9 +14,13 @@ The default takes about ten minutes on one core.
 
 import argparse
 import base64
+import html
 import inspect
 import json
 import re
+import shutil
+import subprocess
+import tempfile
 from copy import deepcopy
 from dataclasses import replace
 from itertools import chain, islice
@@ -29,8 +32,8 @@ import torch
 from tqdm import tqdm
 
 import train
-from advantages import LOSS, VARIANTS, decode_responses
-from grpo import Rollout, policy_loss, sample_rollout
+from advantages import VARIANTS, decode_responses
+from grpo import Rollout, sample_rollout
 from model import GPT
 from tasks import ADD, CHARACTERS, MARKER, TASKS, Problem, Task, make_problems
 from tools.ask import asked
@@ -41,9 +44,7 @@ PAGE = Path(__file__).with_name("explore.html")
 SCRIPTS = ("advantages.js", "tree.js", "charts.js", "questions.js", "explore.js")
 ROWS = Path(__file__).parent.parent / "studies/results/compare.csv"
 # The rules that the page offers. The others only scale a group's advantages, or need a network.
-RULES = ("grpo", "half", "pos_only", "nthr", "compensation", "ngrpo", "negative", "forking")
-RULES += ("process",)
-CLIPS = ("grpo", "gspo", "cispo")
+RULES = ("grpo", "half", "pos_only", "nthr", "ngrpo", "forking")
 SEEDS = range(4, 16)  # the base models of the forest plot
 FOLLOWED = ("grpo", "half")  # the variants whose runs are recorded
 LEVEL = 4  # of the problem that they show
@@ -90,11 +91,8 @@ def one(rollout: Rollout, p: int) -> Rollout:
 
 
 def telling(problem: Problem, texts: list[str], rewards: list[float]) -> bool:
-    """Whether a group makes a good first screen.
-
-    All its responses look like solutions, and all differ. Exactly one is correct, and so are its
-    steps. Exactly one other response has correct steps, too, and only one wrong token.
-    """
+    """Whether a group makes a good first screen: all its responses look like solutions and differ.
+    Exactly one is correct, with correct steps. One other has correct steps and one wrong token."""
     marker = problem.solution.index(MARKER)
     shaped = [len(y) == len(problem.solution) and y.find(MARKER) == marker for y in texts]
     with_steps = [y for y in texts if ADD.reasoning_correct(problem, y)]
@@ -167,7 +165,7 @@ def runs_of(name: str, base: GPT, steps: int) -> dict:
 
 
 def record(tasks: list[str], steps: int) -> dict:
-    """Everything that the page shows but the rules' ideas and the limits of the losses."""
+    """Everything that the page shows except the rules' ideas and gains."""
     line = ["--steps", str(steps)]  # parsed before the first training: a bad number is refused
     bases = {}
     for task in {"add", *tasks}:
@@ -183,42 +181,41 @@ def about(name: str) -> dict:
     return {"idea": text.splitlines()[0], "paper": paper and paper[1]}
 
 
-def gains(names: tuple[str, ...] = RULES) -> dict[str, float | None]:
-    """What each rule gains over grpo in training on add, in points of average accuracy.
-
-    The numbers and the order are those of the forest plot. A rule that lacks the row of a base
-    model has no number, and comes last. Of several learning rates the best counts.
-    """
+def gains() -> dict[str, float | None]:
+    """What each rule gains over grpo on add, as in the forest plot: points of average accuracy. A
+    rule that lacks a base model has no number, and comes last. The best learning rate counts."""
     found = {}
     for row in read_rows(ROWS):
-        if (row["task"], row["flags"]) == ("add", "") and row["variant"] in names:
+        if (row["task"], row["flags"]) == ("add", "") and row["variant"] in RULES:
             found.setdefault((row["variant"], row["lr"]), {})[row["seed"]] = row["mean_sampled"]
-    means = dict.fromkeys(names, np.nan)
+    means = dict.fromkeys(RULES, np.nan)
     for (name, _), of in found.items():
         means[name] = np.fmax(means[name], np.mean([of.get(seed, np.nan) for seed in SEEDS]))
-    order = sorted(names, key=lambda name: -np.nan_to_num(means[name]))
+    order = sorted(RULES, key=lambda name: -np.nan_to_num(means[name]))
     gain = {name: round(100 * (means[name] - means["grpo"]), 1) for name in order}
     return {name: None if np.isnan(x) else x for name, x in gain.items()}
-
-
-def clip(name: str) -> dict:
-    """What the page says of a loss: also the ratios below and above which it changes something."""
-    settings = inspect.signature(policy_loss).parameters
-    own = LOSS.get(name, {})
-    reach = [own.get(key, settings[key].default) for key in ("clip_low", "clip_high")]
-    return about(name) | {"low": round(1 - reach[0], 4), "high": round(1 + reach[1], 4)}
 
 
 def page(recorded: dict) -> str:
     """All files as one, with the data."""
     rules = {"rules": {name: about(name) | {"gain": gain} for name, gain in gains().items()}}
-    clips = {"clips": {name: clip(name) | {"gain": gain} for name, gain in gains(CLIPS).items()}}
-    data = json.dumps(rules | clips | recorded, separators=(",", ":"))
+    data = json.dumps(rules | recorded, separators=(",", ":"))
     joined = TEMPLATE.read_text(encoding="utf-8")
     for place, names in (("STYLE", ["explore.css"]), ("SCRIPT", SCRIPTS)):
         texts = [TEMPLATE.with_name(name).read_text(encoding="utf-8") for name in names]
         joined = joined.replace(place, "\n".join(texts))
     return joined.replace("DATA", data.replace("</", "<\\/"))
+
+
+def pictures(text: str) -> dict[str, str]:
+    """The README's tree in motion, drawn by the page's own functions in a browser: name, SVG."""
+    script = TEMPLATE.with_name("picture.js").read_text(encoding="utf-8")
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".html") as page:
+        print(text, f"<script>{script}</script>", file=page, flush=True)
+        browser = shutil.which("chromium") or "google-chrome"
+        line = [browser, "--headless", "--no-sandbox", "--dump-dom", page.name]
+        shown = subprocess.check_output(line, stderr=subprocess.DEVNULL, encoding="utf-8")
+    return json.loads(html.unescape(re.search("<body[^>]*>(.*)</body>", shown, re.S)[1]))
 
 
 def recording(path: Path) -> dict:
@@ -235,6 +232,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--tasks", nargs="+", choices=TASKS, default=["add", "mul"], help="of the runs (add mul)")
     add("--out", type=Path, default=PAGE, help="the file to write (tools/explore.html)")
     add("--keep", action="store_true", help="renew all but the recorded numbers")
+    add("--pictures", action="store_true", help="draw the README's tree as well, with Chromium")
     options = parser.parse_args(argv)
     try:
         recorded = recording(options.out) if options.keep else None
@@ -244,6 +242,8 @@ def main(argv: list[str] | None = None) -> None:
     options.out.touch()  # a folder that takes no page is found now
     text = page(recorded or record(options.tasks, options.steps))
     options.out.write_text(text, encoding="utf-8")
+    for name, drawn in pictures(text).items() if options.pictures else ():
+        options.out.with_name(name).write_text(drawn, encoding="utf-8")
 
 
 if __name__ == "__main__":
