@@ -133,14 +133,16 @@ def read(policy, rows):
 
 # ---- 3. Rewards -> advantages -> loss -> update
 def advantages(rewards):
-    """(P, G) -> (P, G): compare each response with the mean of its group."""
+    """(P, G) -> (P, G): compare each response with the mean of its group; 0 if all are equal."""
     mean = rewards.mean(1, keepdim=True)
+    equal = (rewards == rewards[:, :1]).all(1, keepdim=True)
+    above = (rewards - mean).masked_fill(equal, 0)  # of eight 0.35 the mean is only nearly 0.35
     deviation = rewards.std(1, correction=0, keepdim=True)
-    A = (rewards - mean) / (deviation + 1e-6)
+    A = above / (deviation + 1e-6)
     return A  # grpo
     # return torch.where(A < 0, A / 2, A)  # half: push incorrect responses down half as hard
     # return A.clamp(min=0)  # pos_only: do not push them down at all
-    # return rewards - mean  # dr_grpo: do not divide by the deviation
+    # return above  # dr_grpo: do not divide by the deviation
 
 
 def up_to_end(tokens):
@@ -202,12 +204,15 @@ def accuracy(policy, problems):
 def imitate(policy):
     """Supervised learning from solutions, which ends when 13 % of the responses are correct."""
     optimizer = torch.optim.Adam(policy.parameters(), 2e-3)
-    while accuracy(policy, draw(256, held_out=False)) < 0.13:
+    for _ in range(50):
+        if accuracy(policy, draw(256, held_out=False)) >= 0.13:
+            return
         for _ in range(20):
             rows = encode(draw(64, held_out=False))  # (64, L)
             logits = policy(rows[:, :-1])[:, START - 1 :]  # (64, T, V)
             loss = cross_entropy(logits.flatten(0, 1), rows[:, START:].flatten())
             descend(policy, optimizer, loss, max_norm=1.0)
+    print("1000 steps of imitation did not make 13 % of the responses correct. Check reward.")
 
 
 def main():
@@ -217,14 +222,14 @@ def main():
     imitate(policy)
     optimizer = torch.optim.Adam(policy.parameters())
     held_out = draw(500, held_out=True)
-    print("step  reward  mixed  held out  a response to 347+285=")
+    print("step  reward  mixed  held out  a response to 347+285=", flush=True)
     for step in range(STEPS + 1):
         rows, rewards = judged(policy, draw(P, held_out=False), G)
-        if step % 25 == 0:
-            mixed = (rewards.std(1) > 0).float().mean()
+        if step % 25 == 0 or step == STEPS:
+            mixed = (rewards != rewards[:, :1]).any(1).float().mean()
             correct = accuracy(policy, held_out)
-            example = decode(sample(policy, [solve(347, 285)], 1)[0, 0, START:].tolist())
-            print(f"{step:4} {rewards.mean():7.2f} {mixed:6.0%} {correct:9.1%}  {example}")
+            text = decode(sample(policy, [solve(347, 285)], 1)[0, 0, START:].tolist())
+            print(f"{step:4} {rewards.mean():7.2f} {mixed:6.0%} {correct:9.1%}  {text}", flush=True)
         # The learning rate rises for ten steps, and then falls to nearly 0.
         optimizer.param_groups[0]["lr"] = LR * min((step + 1) / 10, 1 - step / (STEPS + 1))
         update(policy, optimizer, rows, rewards)

@@ -1,6 +1,9 @@
 """course/one_file.py has the algorithm of the core: both compute with the same numbers."""
 
+import os
 import re
+import subprocess
+import sys
 from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
@@ -45,6 +48,41 @@ def test_advantages_of_one_file(name):
     """A sign is wrong, or a comment beside the variant's line has another formula."""
     rollout = random_rollout(REWARDS)
     close(changed_to(name).advantages(rollout.rewards), VARIANTS[name](rollout))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("reward", [0.35, 0.1, 1 / 3])
+def test_equal_rewards_teach_nothing(name, reward):
+    """A reader's own reward is the same for a whole group, and rounding trains the policy on it."""
+    assert not changed_to(name).advantages(torch.full((2, 8), reward)).any()
+
+
+def test_imitation_ends(monkeypatch, capsys):
+    """With a mistake in `reward` the file imitates for ever, and says nothing."""
+    monkeypatch.setattr(one_file, "reward", lambda problem, response: 0.0)
+    monkeypatch.setattr(one_file, "draw", lambda n, held_out: [one_file.solve(347, 285)])
+    one_file.imitate(one_file.GPT())
+    assert "did not make 13 % of the responses correct" in capsys.readouterr().out
+
+
+SHORT = """
+import os
+from course import one_file as one
+
+one.P, one.G, one.STEPS = 2, 2, 30
+one.imitate = one.update = lambda *_: None
+one.main()
+os._exit(0)  # what is still in a buffer is lost
+"""
+
+
+def test_every_row_is_there_at_once():
+    """A run into a pipe is stopped, and its rows are lost; or the last step has no row."""
+    environment = {x: y for x, y in os.environ.items() if x != "PYTHONUNBUFFERED"}
+    root = Path(one_file.__file__).parents[1]
+    command = [sys.executable, "-c", SHORT]
+    rows = subprocess.check_output(command, cwd=root, env=environment, text=True).splitlines()
+    assert [row.split()[0] for row in rows] == ["step", "0", "25", "30"]
 
 
 def test_mask_of_one_file():
