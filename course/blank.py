@@ -9,10 +9,7 @@ in a copy of the project. It refuses to overwrite a file that is not committed a
 """
 
 import ast
-import base64
 import re
-import textwrap
-import zlib
 from argparse import SUPPRESS, ArgumentParser
 from collections import namedtuple
 from pathlib import Path
@@ -24,19 +21,12 @@ PART = r"(?s)((\d+)\..+?) \(.+?Write\S+ (.+?)\n\n.+?(python -m pytest.+?)\n"
 NOTE = "\n\n**Skip these parts, because they are already solved in this copy: {}.**\n"
 NOTE += "Their questions do not count either.\n"
 # What else gives an answer away: a file, where it begins, where it ends, and what takes its place.
-# The test of update makes its steps by hand. They are packed, so that nobody reads them by chance.
-PACKED = """    import base64, zlib
-    names = globals() | locals()
-    exec(zlib.decompress(base64.b64decode({})), names)  # the steps by hand
-    by_hand, expected = names["by_hand"], names["expected"]
-"""
 LATER = "            raise NotImplementedError  # This is only in the complete project.\n"
 SHOWN = [
     ("grpo.py", "This only changes the scale", "GRPO\nalso divides", ""),
     ("advantages.py", "section 4.1.2.\n", "    The group's mean", "section 4.1.2.\n\n"),
     ("tests/test_core.py", ": rloo is dr_grpo", "\n\n    Adam removes", "."),
     ("tests/test_core.py", "removes the factor G", " at any limit", "removes the factor"),
-    ("test_grpo.py", "    weights = token_weights(x.mask, how", "    for padded in (", PACKED),
     ("test_grpo.py", '"maxrl": l', " if any(", '"maxrl": lambda x, i, t: x.r[i] / mean(x.r) - 1'),
     ("tests/test_trl.py", "    hidden = read_resp", "    logprobs = probs", LATER[8:]),
     ("tools/trl_variants.py", "            # The logits", "        return Rollout(", LATER),
@@ -110,8 +100,7 @@ def main() -> None:
         source = sources.get(file) or read(file)
         begin = source.index(first)
         end = source.index(last, begin)
-        code = base64.b64encode(zlib.compress(textwrap.dedent(source[begin:end]).encode(), 9))
-        sources[file] = source[:begin] + instead.format(code) + source[end:]
+        sources[file] = source[:begin] + instead + source[end:]
     if options.without:
         note = NOTE.format(", ".join(options.without))
         sources["course/README.md"] = read("course/README.md").replace("\n", note, 1)
