@@ -1,6 +1,5 @@
 """The grader, on students whose files have one fault each. wrong_solutions.py has the mistakes."""
 
-import builtins
 import os
 import re
 import shutil
@@ -8,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -18,8 +16,9 @@ sys.path.insert(0, str(GRADE.parent))
 import grade  # noqa: E402
 from course.blank import assignment, blanked, read  # noqa: E402
 
-PARTS = {part.number: part for part in assignment()}
-ANSWERS = "Number: 472\n\n" + "".join(f"## {n}\n\nmine\n\n" for n in (*PARTS, "Week 4"))
+PARTS = {part.number: part for part in assignment() if part.week}  # not the appendix
+MINE = "It is 0.5. I had predicted 0.4."
+ANSWERS = "Number: 472\n\n" + "".join(f"## {n}\n\n{MINE}\n\n" for n in (*PARTS, "Week 4"))
 
 
 @pytest.fixture
@@ -36,15 +35,8 @@ def student(tmp_path, monkeypatch):
 
 @pytest.fixture
 def all_pass(monkeypatch):
-    """Every command passes. Returns the commands that were run, and what the tests then had."""
-    asked = []
-
-    def failing(folder, command):
-        asked.append(command)
-        return ""
-
-    monkeypatch.setattr(grade, "failing", failing)
-    return asked
+    """Every command passes."""
+    monkeypatch.setattr(grade, "failing", lambda folder, command: "")
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -70,98 +62,90 @@ def test_every_folder_has_a_line(student, monkeypatch, capsys, all_pass):
     A file that is missing is taken from the project and passes, or a student's files are changed.
     """
     week = student.parent / "week-1"
-    for name in ("anna", "copied", "renamed"):
+    for name in ("anna", "renamed", "nested/deeper"):
         shutil.copytree(student, week / name)
-    shutil.copy(ROOT / "course" / "answers.md", week / "copied")
     (week / "renamed" / "grpo.py").rename(week / "renamed" / "grpo (1).py")
-    for name in ("answers", "empty"):
-        (week / name).mkdir()
-    shutil.copy(student / "answers.md", week / "answers")
+    (week / "empty").mkdir()
     (week / "list.csv").touch()
-    (week / "nobody").symlink_to(week / "nothing")
     (week / "loop").symlink_to(week / "loop")
     before = {path: path.lstat().st_mtime_ns for path in week.rglob("*")}
-    found = lines(monkeypatch, capsys, *sorted(week.iterdir()))
-    nothing = "week 1: no tick; parts none; answers none. Part 1: There is no file tasks.py."
+    found = lines(monkeypatch, capsys, week / "*", week / "no*", week / "anna", "--without", "4")
+    anna = "anna, week 1: tick; parts 1 2 3; answers 1, 2, 3."
+    nothing = "week 1: no tick; parts none; answers none. There is no file answers.md"
     assert [*map(facts, found)] == [
-        "anna, week 1: tick; parts 1 2 3 4; answers 1, 2, 3, 4.",
-        f"answers, {nothing}".replace("answers none", "answers 1, 2, 3, 4"),
-        "copied, week 1: no tick; parts 1 2 3 4; answers none.",
-        *(f"{name}, {nothing}" for name in ("empty", "list.csv", "loop", "nobody")),
-        "renamed, week 1: tick; parts 1 2 3; answers 1, 2, 3, 4. Part 4: There is no file grpo.py.",
+        anna,
+        f"empty, {nothing}. Part 1: There is no file tasks.py.",
+        "list.csv, week 1: no tick. There is no such folder.",
+        "loop, week 1: no tick. There is no such folder.",
+        f"nested, {nothing}, but deeper/answers.md. "
+        "Part 1: There is no file tasks.py, but deeper/tasks.py.",
+        anna.replace("anna", "renamed"),
+        "no*, week 1: no tick. There is no such folder.",
+        anna,
     ]
     assert before == {path: path.lstat().st_mtime_ns for path in week.rglob("*")}
+    part = PARTS["4"]
+    assert grade.reason(week / "renamed", part) == "There is no file grpo.py, but grpo (1).py."
+    monkeypatch.setattr(grade, "reason", lambda *_: 1 / 0)  # for example a file without rights
+    found = lines(monkeypatch, capsys, student, "--without", "7", "--without", "8")
+    said = [x.split(": ", 1)[1] for x in found]
+    broken = "no tick. division by zero"
+    assert (
+        said[:3] == [broken, broken, "no tick. It has no parts."] and "; answers Week 4" in said[3]
+    )
 
 
-def test_a_folder_that_cannot_be_read_does_not_stop_the_class(student, monkeypatch, capsys):
-    def reason(folder, part):
-        if folder.name == "anna":
-            raise PermissionError("not readable")
-        return ""
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        (f"## 2\n\n{MINE}", "## 2\n\n.", "Answer 2 has fewer than two sentences."),
+        (f"## 2\n\n{MINE}", "## 2\n\nIt is less. I was right.", "Answer 2 has no number."),
+        (f"## 1\n\n{MINE}", "## 1\n\nIt is less. I was right.", ""),
+        ("## 2", "##2", ""),
+        ("## 2", "# 2", "There is no heading ## 2 outside of blocks of code."),
+        (f"## 2\n\n{MINE}", f"```\n## 2\n\n{MINE}\n```", "There is no heading ## 2 outside of"),
+        (f"## 2\n\n{MINE}", f"## 2\n\n```\n## 3\n```\n{MINE}", ""),
+    ],
+)
+def test_what_counts_as_an_answer(student, old, new, said):
+    """A dot is an answer. A heading without a space, or one in a block of code, hides an answer
+    and nobody says so.
+    """
+    edit(student / "answers.md", old, new)
+    found = [*filter(None, grade.faults(student, ["1", "2", "3", "4"]).values())]
+    assert len(found) == bool(said) and said in "".join(found)
 
-    monkeypatch.setattr(grade, "reason", reason)
-    other = student.parent / "week-2" / "ben"
-    found = lines(monkeypatch, capsys, student, other)
-    assert [x.split(": ", 1)[1] for x in found[:4]] == ["no tick. not readable"] * 4
-    assert facts(found[4]).startswith("ben, week 2: no tick; parts 5 6;")
 
-
-def test_a_line_comes_as_soon_as_it_is_known(monkeypatch):
-    """The lines of a class appear at its end, or stay in a buffer."""
-    shown = Event()
-
-    def line(folder, week, parts):
-        assert folder.name == "anna" or shown.wait(60)
-        return folder.name
-
-    monkeypatch.setattr(grade, "line", line)
-    monkeypatch.setattr(builtins, "print", lambda text, flush=False: flush and shown.set())
-    monkeypatch.setattr(sys, "argv", ["grade.py", "week-1/anna", "week-1/ben"])
-    monkeypatch.chdir(ROOT)
-    grade.main()
-    assert shown.is_set()
+def test_a_file_in_another_encoding_or_with_another_name(student):
+    """Windows saves a text as UTF-16 or as answers.md.txt, and the line says "answers none"."""
+    (student / "answers.md").write_text(ANSWERS, encoding="utf-16")
+    assert {*grade.faults(student, ["1"]).values()} == {"answers.md is not a text in UTF-8."}
+    (student / "answers.md").write_text(ANSWERS, encoding="utf-8-sig")
+    assert not any(grade.faults(student, ["1"]).values())
+    (student / "answers.md").rename(student / "answers.md.txt")
+    assert grade.faults(student, ["1"])["1"] == "There is no file answers.md, but answers.md.txt."
 
 
 @pytest.mark.parametrize(
     "week, fails, left, tick",
     [
-        ("1", [], [], True),
         ("1", ["2"], [], True),
         ("1", ["2", "3"], [], False),
         ("1", [], ["4"], False),
-        ("2", ["5"], [], True),
-        ("4", ["10"], ["10"], True),
+        ("4", [], [], True),
         ("4", [], ["Week 4"], False),
     ],
 )
 def test_a_tick(student, monkeypatch, week, fails, left, tick):
     """One part may fail, and each question of the week has an answer; week 4 has its own."""
     for heading in left:
-        edit(student / "answers.md", f"## {heading}\n\nmine\n", f"## {heading}\n\n \n")
+        edit(student / "answers.md", f"## {heading}\n\n{MINE}\n", f"## {heading}\n\n \n")
     monkeypatch.setattr(grade, "reason", lambda _, part: "why" if part.number in fails else "")
-    parts = [part for part in PARTS.values() if part.week == week]
-    found = grade.line(student, week, parts)
+    found = grade.line(student, week, [*PARTS.values()])
     assert ("no tick" not in found) == tick
     assert [f"Part {n}: why" in found for n in fails] == [n == fails[0] for n in fails]
     answers = re.search("answers (.+?)[.]", found)[1].split(", ")
     assert not {*left} & {*answers}
-
-
-def test_each_week_has_its_parts(student, monkeypatch, capsys, all_pass):
-    """Parts of another week are asked for, or a part that the class does not do."""
-    second = student.parent / "week-2" / "anna"
-    shutil.copytree(student, second)
-    found = lines(monkeypatch, capsys, second, "--without", "6")
-    assert [*map(facts, found)] == ["anna, week 2: tick; parts 5; answers 5."]
-    assert all_pass == [PARTS["5"].command]
-    found = lines(monkeypatch, capsys, student)
-    said = [re.search("week . ?: tick; parts (.+); answers (.+)", x).groups() for x in found]
-    assert said == [
-        ("1 2 3 4", "1, 2, 3, 4."),
-        ("5 6", "5, 6."),
-        ("7 8 9", "7, 8, 9."),
-        ("10", "10, Week 4."),
-    ]
 
 
 def test_what_a_student_wrote_is_tested_by_our_tests(student, tmp_path):
@@ -212,7 +196,6 @@ def test_a_formula_may_stand_below_its_table(student):
 
 
 CLIP = "torch.min(free, clipped)).sum()", "clipped).sum()"
-DEEP = "\nx = " + "-" * 100_000 + "1\n"
 
 
 @pytest.mark.parametrize(
@@ -220,8 +203,6 @@ DEEP = "\nx = " + "-" * 100_000 + "1\n"
     [
         ("4", "grpo.py", *CLIP, "test_policy_loss_.+ only keeps the clipped product.+ close"),
         ("1", "tasks.py", "        return float(", "        return float((", "line 1.+SyntaxError"),
-        ("1", "tasks.py", "\nPAD = ", "\n\0PAD = ", "null bytes"),
-        ("1", "grpo.py", "\nimport torch\n", f"{DEEP}\nimport torch\n", "Error|ended early"),
         ("1", "tasks.py", "def reward(", "def rewards(", "no attribute 'reward'"),
         ("2", "advantages.py", "def centre(", "def middle(", "'centre'"),
         (
@@ -251,11 +232,8 @@ def answering(path: Path, code: str) -> None:
     "code, said",
     [
         ("import pytest; pytest.skip('not done yet')", "three_things: .*not done yet"),
-        ("import pytest; pytest.xfail('later')", "three_things: later"),
         ("raise KeyboardInterrupt", "ended early"),
-        ("import sys; sys.exit(0)", "three_things: .*SystemExit: 0"),
         ("import os; os._exit(0)", "ended early"),
-        ("raise NotImplementedError", "three_things: .*NotImplementedError"),
         ("raise ValueError('x' * 10**6)", "three_things: .*ValueError: xxx"),
         ("while True: print('x' * 10**6)", "took over 20 seconds"),
     ],
@@ -284,12 +262,6 @@ def test_calls_that_stop_a_program_are_named(student, monkeypatch, capsys):
     assert "parts none" in found and "grpo.py calls exit(). Part 1: internal: SystemExit" in found
 
 
-def test_expected_numbers_are_those_of_the_student(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    found = lines(monkeypatch, capsys, "--expected", "472")
-    assert "group 11011011, k = 6, R = 1.52" in found[0] and len(found) == 15
-
-
 def test_the_command_line(tmp_path):
     """A traceback where a part does not exist; --help that starts to grade; or a name that the
     console cannot print stops the class.
@@ -297,6 +269,7 @@ def test_the_command_line(tmp_path):
     for arguments, status, said in (
         (["--help"], 0, "folders"),
         (["--without=11"], 2, "invalid choice"),
+        (["--expected=472"], 0, "group 11011011, k = 6, R = 1.52"),
         (["week-1/Łukasz", "week-1/ben"], 0, "\\u0141ukasz, week 1: no tick"),
     ):
         command = [sys.executable, GRADE, *arguments]

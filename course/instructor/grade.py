@@ -1,8 +1,11 @@
 """Ticks the homework: python course/instructor/grade.py ../week-1/*
 
-It prints a line for each folder, as soon as it knows it: which parts of the week pass, what the
-first test says that does not, and which questions have an answer. A folder that is not in a folder
-week-1 to week-4 has the files of all weeks, and gets a line for each of them.
+It prints a line for each folder, as soon as it knows it: which parts of the week pass, which
+questions have an answer, what is missing or cannot be read, and what the first failing test
+reports. A folder that is not in a folder week-1 to week-4 has the files of all weeks, and gets a
+line for each of them.
+
+An answer has at least two sentences and, except to question 1, a number.
 
 A part passes if its command passes in a copy of the project with the student's five files of the
 core. A student's loops and entries of FORMULAS go into the project's own test_grpo.py, so the tests
@@ -21,6 +24,7 @@ import sys
 from argparse import SUPPRESS, ArgumentParser
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from glob import glob
 from pathlib import Path
 from subprocess import DEVNULL, TimeoutExpired, run
 from tempfile import TemporaryDirectory
@@ -73,11 +77,17 @@ def failing(folder: Path, command: str) -> str:
     return "" if tests and code == 0 else f"The tests ended early, or took over {LIMIT} seconds."
 
 
+def no_file(folder: Path, name: str) -> str:
+    """That a file is not there, and where a file with nearly its name is."""
+    near = sorted(str(x.relative_to(folder)) for x in folder.rglob(f"{Path(name).stem}*"))
+    return f"There is no file {name}{''.join(f', but {x}' for x in near[:1])}."
+
+
 def reason(theirs: Path, part: Part) -> str:
     """Why a part of a student's folder does not pass, or nothing if it passes."""
     missing = [file for file in part.files if not (theirs / file).is_file()]
     if missing:
-        return f"There is no file {missing[0]}."
+        return no_file(theirs, missing[0])
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         make(Path(folder), theirs, part)
         return failing(Path(folder), part.command)
@@ -88,23 +98,44 @@ def text(path: Path) -> str:
     return path.read_text(encoding="utf-8-sig", errors="replace") if path.is_file() else ""
 
 
+def faults(folder: Path, asked: list[str]) -> dict[str, str]:
+    """What is wrong with the answer to each question, or nothing."""
+    page = text(folder / "answers.md")
+    if not (folder / "answers.md").is_file():
+        return dict.fromkeys(asked, no_file(folder, "answers.md"))
+    if "\ufffd" in page or "\0" in page:
+        return dict.fromkeys(asked, "answers.md is not a text in UTF-8.")
+    page = re.sub(r"(?ms)^```.*?(^```|\Z)", lambda x: x[0].replace("\n##", "\n#"), page)
+    found = dict(re.findall(r"(?ms)^## *(\d+|Week 4)\b(.*?)(?=^## *\w|\Z)", page))
+    wrong = dict.fromkeys(asked, "")
+    for x in asked:
+        answer = found.get(x, "").strip()
+        if x not in found:
+            wrong[x] = f"There is no heading ## {x} outside of blocks of code."
+        elif len(re.findall(r"[.!?][)*\"']*(?:\s|$)", answer)) < 2:
+            wrong[x] = f"Answer {x} has fewer than two sentences."
+        elif x != "1" and not re.search(r"\d", answer):
+            wrong[x] = f"Answer {x} has no number."
+    return wrong
+
+
 def line(folder: Path, week: str, parts: list[Part]) -> str:
     """What a folder has of a week."""
     begins = f"{folder.parent.name}/{folder.name}, week {week}:"
+    asked = [part.number for part in parts if part.week == week] + ["Week 4"] * (week == "4")
+    if not asked or not folder.is_dir():
+        return f"{begins} no tick. " + ("There is no such folder." if asked else "It has no parts.")
     try:
         why = {part.number: reason(folder, part) for part in parts if part.week == week}
         said = [f"{x} calls {call}()." for x in FILES for call in STOPS.findall(text(folder / x))]
-        found = re.findall(r"(?ms)^## *(\d+|Week 4)\b(.*?)(?=^## |\Z)", text(folder / "answers.md"))
+        wrong = faults(folder, asked)
     except Exception as error:  # whatever is in this folder, the others get their lines
         return f"{begins} no tick. {error}"
-    passed = [number for number in why if not why[number]]
-    asked = {"4": [*why, "Week 4"]}.get(week, [*why])
-    answers = [x for x in asked if any(x == head and answer.strip() for head, answer in found)]
-    needed = asked[-1:] if week == "4" else asked
-    tick = "tick" if len(passed) >= len(why) - 1 and {*needed} <= {*answers} else "no tick"
-    facts = f"{tick}; parts {' '.join(passed) or 'none'}; answers {', '.join(answers) or 'none'}."
+    passed, good = ([x for x in faulty if not faulty[x]] for faulty in (why, wrong))
+    tick = "tick" if len(passed) >= len(why) - 1 and good == asked else "no tick"
+    facts = f"{tick}; parts {' '.join(passed) or 'none'}; answers {', '.join(good) or 'none'}."
     said += [f"Part {number}: {why[number]}" for number in why if why[number]][:1]
-    return " ".join([begins, facts, *said])
+    return " ".join([begins, facts, *filter(None, dict.fromkeys(wrong.values())), *said])
 
 
 def main() -> None:
@@ -122,8 +153,10 @@ def main() -> None:
     elif not options.folders:
         sys.exit(run([sys.executable, "-m", "pytest", "-q", "tests/wrong_solutions.py"]).returncode)
     weeks = re.compile(r"\bweek-([1-4])[\\/][^\\/]+$")
-    asked = [(Path(x), week) for x in options.folders for week in weeks.findall(x) or "1234"]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    there = [y for x in options.folders for y in sorted(glob(x)) or [x]]  # cmd leaves a * to us
+    asked = [(Path(x), week) for x in there for week in weeks.findall(x) or "1234"]
+    allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))(0)
+    with ThreadPoolExecutor(len(allowed)) as pool:
         for found in pool.map(lambda x: line(*x, assignment(options.without)), asked):
             print(found, flush=True)
 
