@@ -46,7 +46,8 @@ def assignment(without: list[str] = []) -> list[Part]:
             title, number, write, command = re.match(PART, text).groups()
             found = re.findall(r"(.+?)\s+in\s+`(\w+\.py)`", write, re.DOTALL)
             files = {file: re.findall("`(.+?)`", names) for names, file in found}
-            parts.append(Part(number, title, files, command, section[5:6]))  # of Week 1
+            week = section[5:6] if section.startswith("Week") else ""  # the appendix has none
+            parts.append(Part(number, title, files, command, week))
     return [part for part in parts if part.number not in without]
 
 

@@ -128,24 +128,6 @@ def clip():
 
 
 # ---- The second lecture
-def estimates(rules, truth):
-    """rules: title -> estimates (N, 2) and their mean (2,): pushes on a reasoning and an answer."""
-    axes = panels(len(rules), sharex=True, sharey=True)
-    for ax, (name, (estimates, mean)) in zip(axes, rules.items()):
-        ax.scatter(*estimates.T, s=14, color=NEUTRAL, alpha=0.4, lw=0, label="eight responses")
-        ax.plot(*mean, "o", markersize=15, mfc="none", mec="black", mew=2, label="mean")
-        ax.scatter(*truth, s=90, marker="x", color="black", linewidth=2, zorder=3, label="grad J")
-        ax.set(title=name, xlabel="push on reasoning 1", xticks=[-0.1, 0, 0.1, 0.2])
-        ax.set(yticks=[0, 0.1, 0.2], ylim=(-0.16, 0.28))
-    plt.suptitle("With L as the reward, nothing pushes the true answer")
-    axes[0].set_ylabel("push on the true answer\nafter reasoning 1")
-    ax.legend(frameon=False, loc="lower left", handletextpad=0)
-    show(
-        "Estimates from eight responses as dots, for three estimators. The means of plain and "
-        "verifree are grad J. L as reward scatters least and does not push the true answer."
-    )
-
-
 def verdicts(steps, claimed, true):
     """What a run reports of its responses, and what share of the same responses is correct."""
     ax = panels()

@@ -2,8 +2,8 @@
 
 import torch
 
-from advantages import VARIANTS, grpo, nthr, nthr_scores
-from grpo import Rollout, sample_rollout
+from advantages import VARIANTS, grpo
+from grpo import sample_rollout
 from studies.common import TABLES, paired, read_rows
 from studies.common import load  # noqa: F401 (the notebooks load models with it)
 from studies.group import first_correct
@@ -34,16 +34,6 @@ def one_of_eight(model, prompt):
 def most_mixed(rollout):
     """The number of the group whose share of correct responses is nearest to one half."""
     return int((rollout.rewards.mean(1) - 0.5).abs().argmin())
-
-
-def print_scores(two):
-    """Prints the threshold of nthr, and the score and the advantages of each token of ba and bb."""
-    scores = nthr_scores(two)[0]  # (2 responses, 2 tokens)
-    print(f"threshold {scores[0].mean():.2f}")
-    for i, response in enumerate(("ba", "bb")):
-        for t, place in enumerate(("first token", "second token")):
-            line = f"{response}, {place:12} {response[t]}   score {scores[i, t]:+.2f}"
-            print(f"{line}   grpo {grpo(two)[0, i]:+.0f}   nthr {nthr(two)[0, i, t]:+z.0f}")
 
 
 def print_pushes(rollout):
@@ -81,21 +71,6 @@ def print_judged(model, task, problems):
         print(f"{p.prompt.strip():11} {text:16} answer {words[0]}, reasoning {words[1]}")
 
 
-def two_tokens(first, after_b):
-    """A rollout of ba, which is correct, and bb; first, after_b: probabilities of a and of b.
-
-    h says which pair of logits a token used: (1, 0) for the first token, (0, 1) for the second.
-    """
-    return Rollout(
-        tokens=torch.tensor([[[1, 0], [1, 1]]]),
-        mask=torch.ones(1, 2, 2, dtype=torch.bool),
-        rewards=torch.tensor([[1.0, 0.0]]),
-        logprobs=None,
-        probs=torch.tensor([first, after_b]).expand(1, 2, 2, 2),
-        hidden=torch.eye(2).expand(1, 2, 2, 2),
-    )
-
-
 # ---- Two tokens, each a or b; only ba has a reward
 RESPONSES = ["aa", "ab", "ba", "bb"]  # as numbers: 0, 1, 2, 3
 EVERY = torch.arange(4)
@@ -117,43 +92,6 @@ def climb(steps, rate=0.5):
         J = ln_pi_tokens(z, EVERY).sum(1).exp() @ REWARDS
         path.append((z + rate * torch.autograd.grad(J, z)[0]).detach())
     return path
-
-
-# ---- A reasoning and an answer of one token each; only answer a is correct
-FIRST = torch.tensor([0.7, 0.3])  # pi(z): reasoning 1, 2
-ANSWER = torch.tensor([[0.6, 0.4], [0.2, 0.8]])  # pi(y | z): row z, answer a, b
-
-
-def of_reasoning(z):
-    """grad ln pi(z): of the six logits, the two of z."""
-    return torch.cat([torch.eye(2)[z] - FIRST, torch.zeros(4)])
-
-
-def of_answer(y, z):
-    """grad ln pi(y | z): of the six logits, the two after z."""
-    pushes = torch.zeros(2, 2)
-    pushes[z] = torch.eye(2)[y] - ANSWER[z]
-    return torch.cat([torch.zeros(2), pushes.flatten()])
-
-
-def compared(rules):
-    """What figures.estimates draws of some rules. rules: name -> what 1a, 1b, 2a and 2b give.
-
-    Each rule has 200 means of eight responses and their mean, for two of the six logits: those of
-    reasoning 1 and of the true answer after it. Its title has the scatter of one response. The last
-    value is grad J for these two, where J = sum_z pi(z) L(z) and L(z) = pi(a | z).
-    """
-    L = ANSWER[:, 0]
-    grad_J = FIRST[0] * torch.stack([L[0] - FIRST @ L, L[0] * (1 - L[0])])
-    chances = (FIRST[:, None] * ANSWER).flatten()  # of the four responses
-    draws = torch.multinomial(chances, 1600, replacement=True, generator=generator(3)).view(200, 8)
-    found = {}
-    for name, rows in rules.items():
-        rows = torch.stack(rows)  # (4, 6)
-        mean = chances @ rows
-        scatter = chances @ (rows - mean).square().sum(1)
-        found[f"{name}\nscatter {scatter:.3f}"] = rows[draws].mean(1)[:, [0, 2]], mean[[0, 2]]
-    return found, grad_J
 
 
 # ---- The bandit: pi of three arms, of which only the first has a reward
