@@ -1,7 +1,7 @@
 """Blanks the functions of the assignment: python -m course.blank [--without 8]
 
 The body of a function becomes `raise NotImplementedError`; its signature and docstring stay. In a
-part that begins with loops the docstring also goes, because it shows the formula. In policy_loss
+part of a week that begins with loops the docstring also goes: it shows the formula. In policy_loss
 the lines of the loss types gspo and cispo stay as well. `FORMULAS.rloo` means the entry "rloo" of
 the table FORMULAS, which is removed. What else gives an answer away is left out (SHOWN). With
 --without 8 part 8 stays written, and a note at the top of the page course/README.md says so. Run it
@@ -92,16 +92,20 @@ def main() -> None:
     options = parser.parse_args()
     parts = assignment(options.without)
     sources = {file: read(file) for part in parts for file in part.files}
-    for part in parts:
-        page = f"What to write is described in course/README.md: {part.title}."
-        for file, names in part.files.items():
-            for name in names:
-                sources[file] = blanked(sources[file], name, page * ("test_grpo.py" in part.files))
-    for file, first, last, instead in SHOWN:
-        source = sources.get(file) or read(file)
-        begin = source.index(first)
-        end = source.index(last, begin)
-        sources[file] = source[:begin] + instead + source[end:]
+    try:
+        for part in parts:
+            page = f"What to write is described in course/README.md: {part.title}."
+            for file, names in part.files.items():
+                for name in names:
+                    loops_first = "test_grpo.py" in part.files and bool(part.week)
+                    sources[file] = blanked(sources[file], name, page * loops_first)
+        for file, first, last, instead in SHOWN:
+            source = sources.get(file) or read(file)
+            begin = source.index(first)
+            end = source.index(last, begin)
+            sources[file] = source[:begin] + instead + source[end:]
+    except ValueError as error:
+        parser.error(f"{error}: this copy is blank already, or a name in it was changed")
     if options.without:
         note = NOTE.format(", ".join(options.without))
         sources["course/README.md"] = read("course/README.md").replace("\n", note, 1)

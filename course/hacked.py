@@ -1,15 +1,16 @@
-"""Reward hacking: trains on add with a verifier that accepts the answer anywhere in a response.
+"""Reward hacking: trains with a verifier that accepts the answer anywhere in a response.
 
-    python -m course.hacked [--steps 100] [any other flag of train.py]
+    python -m course.hacked [--steps 100] [--task mul] [any other flag of train.py]
 
 Training and evaluation use this verifier, as question 1 of the assignment imagines. The column
 `true` is the accuracy by the real verifier, on the same held-out problems.
 """
 
 import sys
+from argparse import Namespace
 
 import train
-from tasks import ADD, TASKS, Problem, Task
+from tasks import TASKS, Problem, Task
 
 COLUMNS = ("reward", "sampled", "true", "length", "reasoning_correct")
 
@@ -26,11 +27,11 @@ def hacked(args, model):
 
     `true` is added to the metrics of train.train: sampled accuracy by the real verifier.
     """
-    TASKS["anywhere"] = Anywhere(**vars(ADD))
-    args.task = "anywhere"
-    for rollout, _, row in train.train(args, model):
+    task = TASKS[args.task]
+    TASKS["anywhere"] = Anywhere(**vars(task))
+    for rollout, _, row in train.train(Namespace(**vars(args) | {"task": "anywhere"}), model):
         if "sampled" in row:
-            row["true"] = train.evaluate(model, ADD, "sampled", temperature=1)["sampled"]
+            row["true"] = train.evaluate(model, task, "sampled", temperature=1)["sampled"]
             yield rollout, row
 
 
@@ -44,7 +45,7 @@ def print_responses(rollout) -> None:
 def main(argv: list[str]) -> None:
     """Prints the metrics as a table, and then a few of the last responses."""
     args = train.parse_arguments(argv)
-    model = train.base_model(args)  # the base model of `add`
+    model = train.base_model(args)
     print("step", *(f"{name:>9}" for name in COLUMNS))
     for rollout, row in hacked(args, model):
         cells = (f"{row[name]:{max(9, len(name))}.2f}" for name in COLUMNS)

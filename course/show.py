@@ -13,6 +13,8 @@ from tools.curves import metrics
 def show(folder: str, names: list[str]) -> None:
     """The columns with these names in the run's metrics.csv (tools/README.md defines them)."""
     rows = metrics(Path(folder))
+    if not names:
+        raise LookupError(", ".join(rows[0]))
     print(*(name.rjust(13) for name in names))
     for row in rows:
         if all(row[name] for name in names):
