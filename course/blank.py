@@ -71,7 +71,7 @@ def blanked(source: str, name: str, docstring: str = "") -> str:
     """The source with a function or an entry still to be written."""
     held, place = locate(ast.parse(source), name)
     node = held[place]
-    lines = re.findall(r".*\n|.+", source)  # splitlines() also ends a line at a form feed
+    lines = source.splitlines(keepends=True)
     if isinstance(node, ast.expr):
         del lines[node.lineno - 1 : node.end_lineno]
     else:

@@ -240,3 +240,5 @@ def test_the_imagined_verifier_and_the_real_one(monkeypatch):
     monkeypatch.setattr(train, "evaluate", judged)
     ((_, row),) = hacked.hacked(train.parse_arguments([]), model=None)
     assert row == {"sampled": 1, "true": 0}
+    [*_] = hacked.hacked(train.parse_arguments(["--task", "sum"]), model=None)
+    assert vars(TASKS["anywhere"]) == vars(TASKS["sum"])
