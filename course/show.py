@@ -25,6 +25,7 @@ def show(folder: str, names: list[str]) -> None:
 if __name__ == "__main__":
     end_with_the_reader()
     try:
-        show(sys.argv[1], sys.argv[2:])
+        folder, *names = sys.argv[1:] or [""]
+        show(folder, names)
     except (LookupError, OSError, ValueError) as error:
         sys.exit(f"Give the folder of a run, and columns that it has: {error}")
