@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor as Pool
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,9 @@ def test_every_folder_has_a_line(student, monkeypatch, capsys, all_pass):
     (week / "list.csv").touch()
     (week / "loop").symlink_to(week / "loop")
     before = {path: path.lstat().st_mtime_ns for path in week.rglob("*")}
+    pools = []  # of processes
+    monkeypatch.setattr(grade, "ThreadPoolExecutor", lambda n: pools.append(n) or Pool(n))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
     found = lines(monkeypatch, capsys, week / "*", week / "no*", week / "anna", "--without", "4")
     anna = "anna, week 1: tick; parts 1 2 3; answers 1, 2, 3."
     nothing = "week 1: no tick; parts none; answers none. There is no file answers.md"
@@ -84,6 +88,7 @@ def test_every_folder_has_a_line(student, monkeypatch, capsys, all_pass):
         anna,
     ]
     assert before == {path: path.lstat().st_mtime_ns for path in week.rglob("*")}
+    assert pools == [1]  # six processors may be there, and one allowed
     part = PARTS["4"]
     assert grade.reason(week / "renamed", part) == "There is no file grpo.py, but grpo (1).py."
     monkeypatch.setattr(grade, "reason", lambda *_: 1 / 0)  # for example a file without rights
