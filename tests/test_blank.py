@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -62,14 +61,11 @@ def test_what_is_not_committed_is_not_lost(copy):
     assert blank(copy, "")[0] == 2  # not under version control
 
 
-def test_line_ends_and_owners_are_no_changes(copy):
-    """A checkout of Windows, or one of somebody else, counts as work that would be lost."""
+def test_line_ends_are_no_changes(copy):
+    """A checkout of Windows counts as work that would be lost."""
     shutil.copy(ROOT / ".gitattributes", copy)
     path = copy / "model.py"
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        os.chown(copy / ".git", 12345, 12345)
-        os.chown(copy, 12345, 12345)
     assert blank(copy, "")[0] == 0
     assert ast.unparse(node(copy, "model.py", "generate").body[1:]) == "raise NotImplementedError"
 
@@ -79,7 +75,6 @@ def test_line_ends_and_owners_are_no_changes(copy):
     [
         lambda path: path.unlink(),
         lambda path: path.write_text(read(path).replace("def update(", "def mine(")),
-        lambda path: path.write_text("(" + read(path)),
         lambda path: path.write_bytes(b"#\xff\n" + path.read_bytes()),
     ],
 )
@@ -323,31 +318,6 @@ def test_a_handout_is_complete_or_not_there(tmp_path):
         body = ast.unparse(node(made, [*part.files][-1], name))
         given = part.title[:2] in ("8.", "10")
         assert body.endswith("raise NotImplementedError") != given, part.title
-    done = hand_out(made)
-    assert done.returncode == 2 and "exists" in done.stderr
-
-
-def test_a_handout_of_an_archive(tmp_path):
-    """A folder without a repository makes none, or code for the reader of the first page is a
-    solution.
-    """
-    project = tmp_path / "100%41 of it"
-    for name in ("course", "studies", "tools", "tests"):
-        shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in ROOT.iterdir():
-        if path.is_file() and path.name != ".git":
-            shutil.copy(path, project)
-    code = "ratio, clipped = 1, 2\nloss = -torch.min(ratio * A, clipped * A)\n"
-    given = "    config = GRPOConfig()\n\n    python train.py --variant nthr\n"
-    more = f"Kept:\n\n{given}\nThe loss:\n\n```python\n{code}```\n\nKept as well.\n"
-    (project / "README.md").write_text(f"{read(project / 'README.md')}\n{more}", encoding="utf-8")
-    done = hand_out("../made", script="course/instructor/hand_out", cwd=project)
-    assert done.returncode == 0 and "no repository" in done.stderr, done.stderr
-    text = read(tmp_path / "made" / "README.md")
-    assert "torch.min" not in text and given in text and "Kept as well." in text
-    assert text.count("(This code is part of the assignment.)") >= 1
-    command = ["git", "ls-files"]
-    listed = subprocess.check_output(command, cwd=tmp_path / "made", text=True).split()
-    assert {"course/weights/add-base.pt", "README.md", "train.py"} <= {*listed}
-    done = hand_out(tmp_path / "no" / "handout")
-    assert done.returncode == 2 and "a folder that exists" in done.stderr
+    for place in (made, tmp_path / "no" / "handout"):  # it is there already; no folder for it
+        done = hand_out(place)
+        assert done.returncode == 2 and "in a folder that exists" in done.stderr
