@@ -1,0 +1,147 @@
+"""Less push down, or more weight on hard problems? python -m studies.difficulty
+
+Let p be the probability that a response to a problem is correct. A rule that gives incorrect
+responses w times the advantage of grpo has, in expectation, the update of grpo times 1 - (1 - w) p.
+So half and pos_only push down less, and they also give more weight to hard problems. Controls take
+the two apart (ablations.py). "Hard : easy" is the weight of a problem with p = 1/8 over that of one
+with p = 7/8, in groups of eight. It is 1 for grpo.
+
+The first table has points above grpo: sampled accuracy as a mean over training, greedy accuracy at
+the end, and the share of all-fail groups as a mean over training, where less is better. The second
+table takes grpo, focal, flat_pos and pos_only as a design of two factors, on the base models that
+have all four. The effect of the weight is the mean of focal minus grpo and of pos_only minus
+flat_pos. That of no push down is the mean of flat_pos minus grpo and of pos_only minus focal. Their
+interaction is pos_only minus flat_pos minus focal plus grpo. Intervals are 95 % t intervals over
+base models.
+
+methods.md has the rule by which the end decides, which was declared before.
+"""
+
+from itertools import product
+from math import comb, sqrt
+
+import numpy as np
+
+from studies.common import TABLES, by_seed, interval, markdown, publish, read_rows
+from studies.protocol import FIRST, ROWS, TASKS, chosen_rate
+
+MEASURES = {"mean_sampled": "average", "final_greedy": "greedy end", "all_fail": "all-fail"}
+FACTORS = ("grpo", "focal", "flat_pos", "pos_only")
+
+
+def weighed(f):
+    """The advantages of grpo times f(mu), as a rule."""
+    return lambda mu: [f(mu) * a for a in of_grpo(mu)]
+
+
+def of_grpo(mu: float) -> list[float]:
+    """The advantages of a correct and of an incorrect response where a share mu is correct."""
+    return [sqrt((1 - mu) / mu), -sqrt(mu / (1 - mu))] if 0 < mu < 1 else [0.0, 0.0]
+
+
+RULES = {  # name: its advantages of a correct and of an incorrect response, whether it pushes down
+    "grpo": (of_grpo, "yes"),
+    "dr_grpo": (lambda mu: [1 - mu, -mu], "yes"),
+    "reinforce": (lambda mu: [1, 0], "no"),
+    "half": (lambda mu: [of_grpo(mu)[0], of_grpo(mu)[1] / 2], "half as hard"),
+    "maxrl": (lambda mu: [(1 - mu) / mu, -1] if mu else [0, 0], "yes"),
+    "pos_only": (lambda mu: [of_grpo(mu)[0], 0], "no"),
+    "focal": (weighed(lambda mu: (1 - mu) ** 1.5), "yes"),
+    "focal_half": (weighed(lambda mu: 1 - mu / 2), "yes"),
+    "flat_pos": (lambda mu: [1 / sqrt(mu * (1 - mu)) if 0 < mu < 1 else 0, 0], "no"),
+}
+
+
+def weight(rule, p: float, G: int = 8) -> float:
+    """The length of the expected update of a problem, in units of what pushes one response up.
+
+    Let u be the mean of grad ln pi over correct responses. Over incorrect ones it is -p/(1-p) u,
+    because its mean over all samples is 0. The sum over the number k of correct responses is exact.
+    """
+    total = 0.0
+    for k in range(G + 1):
+        up, down = rule(k / G)
+        often = comb(G, k) * p**k * (1 - p) ** (G - k)
+        total += often * (k / G * up - (1 - k / G) * p / (1 - p) * down)
+    return total
+
+
+def hard_to_easy(rule) -> float:
+    """The weight at p = 1/8 over that at 7/8, relative to grpo's."""
+    hard, easy = (weight(rule, p) / weight(of_grpo, p) for p in (1 / 8, 7 / 8))
+    return hard / easy
+
+
+def values(rows: list[dict], task: str, variant: str, column: str) -> dict[int, float]:
+    """seed -> a column of the runs at the rate that was chosen; empty if none is."""
+    lr = chosen_rate(rows, task, variant)
+    found = by_seed(rows, column, task=task, variant=variant, lr=lr, flags="")
+    return {seed: x for seed, x in found.items() if seed not in FIRST}
+
+
+def above_grpo(rows: list[dict], task: str, variant: str, column: str) -> np.ndarray:
+    """A column of a rule minus that of grpo, on the base models that have both."""
+    ours, theirs = (values(rows, task, name, column) for name in (variant, "grpo"))
+    return np.array([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
+
+
+def factors(rows: list[dict], task: str, column: str) -> dict[str, np.ndarray]:
+    """The effects of the weight and of no push down, and their interaction, of each base model."""
+    found = [values(rows, task, name, column) for name in FACTORS]
+    seeds = sorted(set.intersection(*map(set, found)))
+    grpo, focal, flat_pos, pos_only = (np.array([x[seed] for seed in seeds]) for x in found)
+    return {
+        "more weight on hard problems": ((focal - grpo) + (pos_only - flat_pos)) / 2,
+        "no push down": ((flat_pos - grpo) + (pos_only - focal)) / 2,
+        "interaction": pos_only - flat_pos - focal + grpo,
+    }
+
+
+def points(differences) -> str:
+    """A mean in points with its interval; empty if there are no runs."""
+    return f"{interval(differences).times(100):+.1f}" if len(differences) else ""
+
+
+def decided(rows: list[dict], task: str, columns: list[str]) -> str:
+    """What the rule of methods.md says of these measures."""
+    shares = {name: [] for name in ("focal", "flat_pos")}
+    for name, column in product(shares, columns):
+        of_pos_only = above_grpo(rows, task, "pos_only", column).mean()
+        shares[name].append(above_grpo(rows, task, name, column).mean() / of_pos_only)
+    said = "both"
+    for first, second, cause in (
+        ("focal", "flat_pos", "the weight on hard problems"),
+        ("flat_pos", "focal", "the push down"),
+    ):
+        if min(shares[first]) >= 2 / 3 and max(shares[second]) <= 1 / 3:
+            said = cause
+    parts = [f"{name} has {', '.join(f'{x:.0%}' for x in found)}" for name, found in shares.items()]
+    of = " and ".join(MEASURES[column] for column in columns)
+    return f"On {task}, {of}: of the gain of pos_only, {' and '.join(parts)}. So it is {said}."
+
+
+def page(rows: list[dict]) -> str:
+    lines = []
+    for task, (name, (rule, down)) in product(TASKS, RULES.items()):
+        found = [above_grpo(rows, task, name, column) for column in MEASURES]
+        if name != "grpo" and len(found[0]):
+            about = [task, f"`{name}`", down, f"{hard_to_easy(rule):.1f}", str(len(found[0]))]
+            lines.append([*about, *map(points, found)])
+    head = ["task", "rule", "pushes down", "hard : easy", "base models", *MEASURES.values()]
+    effects = []
+    said = []
+    for task in TASKS:
+        tables = [factors(rows, task, column) for column in MEASURES]
+        if len(tables[0]["interaction"]):
+            for name in tables[0]:
+                n = len(tables[0][name])
+                effects.append([task, name, str(n), *(points(table[name]) for table in tables)])
+            said.append(decided(rows, task, ["final_greedy", "all_fail"]))
+            said.append(decided(rows, task, ["mean_sampled"]))
+    second = markdown(["task", "effect of", "base models", *MEASURES.values()], effects)
+    said = "\n".join(f"- {line}" for line in said)
+    return f"# {__doc__}\n{markdown(head, lines)}\n\n{second}\n\n{said}\n"
+
+
+if __name__ == "__main__":
+    publish(TABLES / "difficulty.csv", page(read_rows(ROWS)))
