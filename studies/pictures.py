@@ -11,7 +11,7 @@ import numpy as np
 from scipy import optimize
 
 from studies.analysis import Effect, run_times
-from studies.common import TABLES, matching, read_rows
+from studies.common import TABLES, interval, matching, read_rows
 from studies.protocol import COMPARED, ROWS, TASKS, TWELVE, USUAL, title
 
 # Blue and orange are no variant's: they are signs, here and in the lectures.
@@ -21,9 +21,9 @@ NEUTRAL = "#6B6B6B"
 PAGE = np.array([13, 17, 23]) / 255  # a dark page
 WIDTH = 5.6  # inches, shown 700 pixels wide
 EXAMPLES = {"add": "add: 347+285=", "mul": "mul: 347*8=", "sum": "sum: 7+8+5="}
-LEARNERS = {"half": "#007A5A", "nthr": "#B0568C", "grpo": "#000000"}  # the last is the title's
+LEARNERS = {"half": "#007A5A", "nthr": "#B0568C"}
 LIMITS = (-14.0, 10.5)  # points from grpo in the forest plot
-ADVISED = ("half", "pos_only")  # in bold
+ADVISED = ("half", "pos_only", "reinforce")  # in bold
 
 
 # ---- What all studies draw with
@@ -106,7 +106,9 @@ def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
         for label, name in zip(axes[0][0].get_yticklabels(), names):
             label.set_fontweight("bold" if name in ADVISED else "normal")
         if {*TASKS} <= {*tasks}:
-            ax.figure.suptitle("half and pos_only (bold) gain on both tasks")
+            ax.figure.suptitle(
+                "Filled dots differ significantly from grpo: blue above, orange below"
+            )
 
 
 def dot_and_interval(ax, y: int, x: Effect) -> None:
@@ -117,7 +119,8 @@ def dot_and_interval(ax, y: int, x: Effect) -> None:
     ax.plot([low, high], [y, y], linewidth=width, solid_capstyle="butt", **sign(x))
     if value < LIMITS[0]:
         ax.plot(LIMITS[0], y, "<", clip_on=False, markersize=7, **sign(x))
-        ax.text(max(high, LIMITS[0]) + 0.9, y, f"{value:+.0f}", va="center")  # beside the bar
+        number = f"{value:+.0f}".replace("-", "\N{MINUS SIGN}")
+        ax.text(max(high, LIMITS[0]) + 0.9, y, number, va="center")  # beside the bar
     else:
         ax.plot(value, y, "o", markersize=6, markerfacecolor=fill, **sign(x))
     times = run_times().get((x.task, x.variant))
@@ -129,19 +132,32 @@ def dot_and_interval(ax, y: int, x: Effect) -> None:
 
 # ---- Learning curves
 def curves(path: Path, rows: list[dict]) -> None:
-    """Sampled accuracy on add during the runs of LEARNERS, the mean over twelve base models."""
+    """Sampled accuracy of twelve runs of grpo on add, and how far LEARNERS are above their mean."""
     steps = range(0, 401, 25)
-    with picture(path, figsize=(WIDTH, 3.2)) as ax:
+    shares = {}  # of a variant: in %, a row a base model
+    for name in ("grpo", *LEARNERS):
+        ours = matching(rows, task="add", variant=name, lr=USUAL, flags="")
+        found = {row["seed"]: [100 * row[str(x)] for x in steps] for row in ours}
+        shares[name] = np.array([found[seed] for seed in TWELVE])
+    mean = shares["grpo"].mean(0)
+    with picture(path, rows=2, figsize=(WIDTH, 4.2), sharex=True, height_ratios=[5, 2]) as axes:
+        axes[0].plot(steps, shares["grpo"].T, color="0.75", linewidth=0.8)
+        axes[0].plot(steps, mean, color="black", linewidth=2.5)
+        axes[0].text(130, 45, "grpo: twelve runs and their mean", fontweight="bold")
+        for x, y, side in ((0, 4, "left"), (400, mean[-1] - 12, "right")):
+            axes[0].text(x + 4 * (x == 0), y, f"{mean[x // 25]:.0f} %", ha=side, fontweight="bold")
+        axes[0].set(title="Correct answers to new problems of add", ylabel="%", ylim=(0, 100))
+        axes[1].axhline(0, color="black", linewidth=1, label="_")
         for name, colour in LEARNERS.items():
-            ours = matching(rows, task="add", variant=name, lr=USUAL, flags="")
-            shares = [[100 * row[str(x)] for x in steps] for row in ours if row["seed"] in TWELVE]
-            means = np.mean(shares, axis=0)
-            ax.plot(steps, means, color=colour, linewidth=2, label=name)
-        said = f"{means[0]:.0f} % correct answers before training, {means[-1]:.0f} % after it"
-        ax.set(title=f"{name}: {said}", xlabel="training step", xlim=(0, 400))
-        ax.set(ylabel="correct answers, %", ylim=(0, 100))
-        ax.grid(color="0.9", linewidth=0.6)
-        name_lines(ax)
+            found = [interval(x) for x in (shares[name] - shares["grpo"]).T]
+            means, lows, highs = np.nan_to_num(found).T
+            axes[1].fill_between(steps, lows, highs, color=colour, alpha=0.18, linewidth=0)
+            axes[1].plot(steps, means, color=colour, linewidth=2, label=name)
+        axes[1].set(xlabel="training step", ylabel="points\nabove grpo", xlim=(0, 400))
+        for ax in axes:
+            ax.grid(color="0.9", linewidth=0.6)
+            ax.set_axisbelow(True)
+        name_lines(axes[1], apart=0.3)
 
 
 def draw(results: list[Effect]) -> None:
