@@ -202,6 +202,7 @@ ADDED = {
     # Each level is drawn from twice, so that enough problems are held out.
     "sums2": Answer(sums2, from_totals, (0, 1, 0, 1), "carries", work=sums2.__doc__),
 }
+NEED_STEPS = ("likelihood", "process", "verifree")
 
 
 # ---- The run
@@ -236,7 +237,7 @@ def parse_arguments(argv: list[str] | None = None) -> Namespace:
     args.save = "--save" in (argv or sys.argv)
     if args.task not in ADDED:
         more.error(f"argument --task: choose one of {', '.join(ADDED)}")
-    if args.variant in ("likelihood", "process", "verifree"):
+    if args.variant in NEED_STEPS:
         more.error(f"argument --variant: {args.variant} needs worked steps, which no task has here")
     if not find_spec("gguf"):
         more.error("gguf is missing: python -m pip install -r tools/requirements-lm.txt")
