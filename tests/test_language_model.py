@@ -5,7 +5,6 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,37 +17,34 @@ from test_grpo import SEED, close
 from tools import language_model
 from tools.language_model import ADDED, MODEL, LanguageModel, load
 
-SIZES = {"embedding_length": 64, "feed_forward_length": 96, "block_count": 2}
-SIZES |= {"attention.head_count": 4, "attention.head_count_kv": 2, "context_length": 64}
 LETTERS = ["Ċ", "Ġ", "12", "$", *reversed(CHARACTERS[2:-1]), "_", "+="]  # Ċ: newline, Ġ: space
 EXAMPLES = "17+6=23$40+9=49$"
 
 
 def small_file(path) -> str:
-    """A GGUF file with random weights of 8 bits, a vocabulary in another order, and a wide eps."""
-    gguf = pytest.importorskip(
-        "gguf", reason="gguf is not installed: see tools/requirements-lm.txt"
-    )
+    """A GGUF file of random weights, with other sizes, tokens, eps and angles than SmolLM2's."""
+    gguf = pytest.importorskip("gguf", reason="gguf is not installed")
     writer = gguf.GGUFWriter(path, "llama")
-    for name, size in SIZES.items():
-        writer.add_uint32(f"llama.{name}", size)
-    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 0.01)
-    writer.add_float32("llama.rope.freq_base", 50.0)
+    writer.add_embedding_length(64)
+    writer.add_feed_forward_length(96)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_block_count(2)
+    writer.add_layer_norm_rms_eps(0.01)
+    writer.add_rope_freq_base(50.0)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(LETTERS)
     writer.add_token_merges(["1 2", "+ ="])
-    rng = np.random.default_rng(SEED)
-    eight = gguf.GGMLQuantizationType.Q8_0
-    shapes = {"token_embd": (len(LETTERS), 64), "output_norm": (64,)}
-    for n in range(2):
-        parts = {"attn_norm": (64,), "attn_q": (64, 64), "attn_k": (32, 64), "attn_v": (32, 64)}
-        parts |= {"attn_output": (64, 64), "ffn_norm": (64,), "ffn_gate": (96, 64)}
-        parts |= {"ffn_up": (96, 64), "ffn_down": (64, 96)}
-        shapes |= {f"blk.{n}.{name}": shape for name, shape in parts.items()}
-    for name, shape in shapes.items():
-        x = rng.normal(1.0 if "norm" in name else 0.0, 0.2, shape).astype(np.float32)
-        whole = gguf.quantize(x, eight) if x.ndim == 2 else x
-        writer.add_tensor(f"{name}.weight", whole, raw_dtype=eight if x.ndim == 2 else None)
+    kinds = [gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.Q8_0]
+    torch.manual_seed(SEED)
+    weights = LanguageModel(len(LETTERS), 64, 96, 4, 2, 2, 0.01, 50.0).state_dict()
+    del weights["unembed.weight"]
+    for name, weight in weights.items():
+        name = "output_" * (name == "norm.weight") + name
+        name = name.replace("embed_token", "token_embd").replace("blocks", "blk")
+        x = (torch.randn_like(weight) * 0.2 + (weight.dim() == 1)).numpy()
+        kind = kinds[x.ndim - 1]  # matrices have 8 bits
+        writer.add_tensor(name, gguf.quantize(x, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

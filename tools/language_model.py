@@ -231,7 +231,7 @@ def parse_arguments(argv: list[str] | None = None) -> Namespace:
     add("--threads", type=train.at_least(1), default=1, help="CPU threads")
     add("--dtype", default="float32", choices=["float32", "bfloat16"], help="of the computing")
     add("--save", action="store_true", help="keep the weights, 425 MB")
-    defaults = {"task": "sums", "steps": 20, "prompts": 12, "lr": 1e-5, "max_grad_norm": 1.0}
+    defaults = {"task": "sums", "steps": 20, "prompts": 12, "lr": 2e-5, "max_grad_norm": 1.0}
     defaults |= {"minibatches": 2, "every": 5}
     args = train.parse_arguments(argv, parents=[more], **defaults)
     args.save = "--save" in (argv or sys.argv)
