@@ -22,7 +22,6 @@ Shapes: B rows, L new tokens, which may look at C positions of their row and at 
 examples. D width, H heads of queries, K heads of keys and values, d = D / H.
 """
 
-import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from functools import partial
 from importlib.util import find_spec
@@ -232,9 +231,8 @@ def parse_arguments(argv: list[str] | None = None) -> Namespace:
     add("--dtype", default="float32", choices=["float32", "bfloat16"], help="of the computing")
     add("--save", action="store_true", help="keep the weights, 425 MB")
     defaults = {"task": "sums", "steps": 20, "prompts": 12, "lr": 2e-5, "max_grad_norm": 1.0}
-    defaults |= {"minibatches": 2, "every": 5}
+    defaults |= {"minibatches": 2, "every": 5, "save": False}
     args = train.parse_arguments(argv, parents=[more], **defaults)
-    args.save = "--save" in (argv or sys.argv)
     if args.task not in ADDED:
         more.error(f"argument --task: choose one of {', '.join(ADDED)}")
     if args.variant in NEED_STEPS:
