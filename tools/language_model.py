@@ -16,7 +16,7 @@ The model is a GPT as in model.py, but four of its parts are different. Llama ha
 
 Two things tell it what we want. Its vocabulary is cut down to the characters of tasks.py, so it can
 write nothing else; the end, $, is its newline. And it first reads solved problems, one on each
-line. These examples replace the warm-up.
+line. These examples replace the warm-up. (The second network of critic and ppo is the small GPT.)
 
 Shapes: B rows, L new tokens, which may look at C positions of their row and at the E tokens of the
 examples. D width, H heads of queries, K heads of keys and values, d = D / H.
@@ -44,7 +44,8 @@ def rotate(x: Tensor, angle: Tensor) -> Tensor:
     """Turns each pair of neighbours in x (B, L, heads, d) by its angle (L, d / 2).
 
     The inner product of a query and a key that were both turned depends on the difference of their
-    angles, and so on how far apart they are.
+    angles, and so on how far apart they are. (transformers pairs x[i] with x[i + d / 2], and has
+    the rows of attn_q and attn_k in another order.)
     """
     a, b = x.unflatten(-1, (-1, 2)).unbind(-1)  # (B, L, heads, d / 2) each
     cos, sin = angle.cos()[:, None], angle.sin()[:, None]
@@ -52,7 +53,7 @@ def rotate(x: Tensor, angle: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """One block on x (B, L, D). The file gives its parts these names."""
+    """One block on x (B, L, D). Its parts have the names of the GGUF file."""
 
     def __init__(self, D: int, hidden: int, H: int, K: int, eps: float):
         super().__init__()
