@@ -24,7 +24,6 @@ tables:
 	$(PYTHON) -m studies.faithful --only-tables
 	$(PYTHON) -m studies.pass_at_k --only-tables
 	$(PYTHON) -m studies.dose --only-tables
-	$(PYTHON) -m studies.language_model --only-tables
 
 ci:
 	.ci/run

