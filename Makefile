@@ -21,7 +21,6 @@ tables:
 	$(PYTHON) -m studies.equal_time --only-tables
 	$(PYTHON) -m studies.gradients --only-tables
 	$(PYTHON) -m studies.displacement --only-tables
-	$(PYTHON) -m studies.faithful --only-tables
 	$(PYTHON) -m studies.pass_at_k --only-tables
 	$(PYTHON) -m studies.dose --only-tables
 

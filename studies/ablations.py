@@ -13,14 +13,10 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn.functional import pad
 
-from advantages import PPO, above_others, answer_likelihood, answered, centre
-from advantages import decode_responses, grpo
-from advantages import likelihood, nthr, pos_only, standardise, step_rewards, with_advantages
-from advantages import written
-from grpo import Rollout, response_logprobs
+from advantages import PPO, above_others, answer_likelihood, answered, centre, grpo, nthr, pos_only
+from advantages import standardise, step_rewards, with_advantages
+from grpo import Rollout
 from model import GPT
-from studies.common import load
-from tasks import EOS, MARKER, MARKER_ID
 
 
 # ---- Which tokens are spared?
@@ -95,36 +91,11 @@ def same_prefix(rollout: Rollout) -> Tensor:
     return above / (r.std(1, correction=0)[:, None, None] + 1e-6)
 
 
-class Distillation:
-    """On-policy distillation: the teacher is the policy of course/weights/add-grpo.pt.
-
-        A_{i,t} = ln pi_teacher(y_{i,t} | x, y_{i,<t}) - ln pi_old(y_{i,t} | x, y_{i,<t})
-
-    Its mean over tokens that pi_old samples is - KL(pi_old || pi_teacher). Rewards are not used.
-    """
-
-    def __init__(self, network: GPT, lr: float):
-        """Every class in VARIANTS gets a network and its rate. They are not used here."""
-        self.teacher = load("add", "add-grpo")
-
-    @torch.no_grad()
-    def __call__(self, rollout: Rollout) -> Tensor:
-        return response_logprobs(self.teacher, rollout) - rollout.logprobs
-
-
 class PPOFast(PPO):
     """ppo, but the value network learns at ten times the learning rate of the policy."""
 
     def __init__(self, network: GPT, lr: float):
         super().__init__(network, 10 * lr)
-
-
-def forking_by_group(rollout: Rollout) -> Tensor:
-    """forking, but each group has a threshold of its own: the 80 % quantile over its tokens."""
-    H = torch.special.entr(rollout.probs).sum(-1)  # (P, G, T)
-    H = H.masked_fill(~rollout.mask, torch.nan)  # nanquantile leaves the padding out
-    threshold = H.flatten(1).nanquantile(0.8, dim=1)[:, None, None]  # (P, 1, 1)
-    return torch.where(H >= threshold, grpo(rollout)[..., None], 0.0)
 
 
 # ---- How hard are incorrect responses pushed down?
@@ -176,40 +147,13 @@ def shuffled_L(rollout: Rollout) -> Tensor:
     return standardise(torch.where(all_fail, L, rollout.rewards))
 
 
-def substituted(rollout: Rollout) -> Rollout:
-    """likelihood, but the responses of all-fail groups end with the true answer.
-
-    What comes before the first marker is kept; the marker, the true answer and EOS follow it, and
-    all of it is trained.
-    """
-    all_fail = (rollout.rewards == 0).all(1)  # (P,)
-    G = rollout.mask.size(1)
-    texts = []
-    for n, text in enumerate(decode_responses(rollout)):
-        reasoning = text.removesuffix(EOS).split(MARKER)[0]
-        ended = reasoning + MARKER + rollout.problems[n // G].answer + EOS
-        texts.append(ended if all_fail[n // G] else text)
-    trained = written(rollout, texts, rollout.temperature)
-    answer = (trained.tokens == MARKER_ID).cumsum(-1) > 0
-    given = trained.mask & all_fail[:, None, None] & answer
-    return replace(trained, A=likelihood(rollout), given=given)
-
-
-def substituted_up(rollout: Rollout) -> Rollout:
-    """substituted, but nothing is pushed down in all-fail groups: true answers end all texts."""
-    trained = substituted(rollout)
-    all_fail = (rollout.rewards == 0).all(1, keepdim=True)
-    return replace(trained, A=torch.where(all_fail, trained.A.clamp(min=0.0), trained.A))
-
-
-def log_likelihoods(trained: Rollout) -> Tensor:
-    """ln L_i, (P, G), of what advantages.answered returns; 0 for a response without a marker."""
-    return trained.logprobs.masked_fill(~trained.given, 0.0).sum(-1)
-
-
 def likelihoods(trained: Rollout) -> tuple[Tensor, Tensor]:
-    """L_i, and L_i - mean of the other L_j, (P, G) each, as in verifree."""
-    L = log_likelihoods(trained).exp() * trained.given.any(-1)
+    """L_i, and L_i - mean of the other L_j, (P, G) each, of what advantages.answered returns.
+
+    As in verifree, L is 0 for a response without a marker.
+    """
+    log_L = trained.logprobs.masked_fill(~trained.given, 0.0).sum(-1)
+    L = log_L.exp() * trained.given.any(-1)
     return L, above_others(L)
 
 
@@ -232,23 +176,6 @@ def dense(rollout: Rollout) -> Tensor:
     return (above / (sd + 1e-6)).masked_fill(mu > 0.999, 0.0)
 
 
-def log_likelihood(rollout: Rollout) -> Rollout:
-    """The logarithm of L as the reward, in every group. arXiv 2602.03979, which does not divide.
-
-        A_{i,t} = (ln L_i - mean) / (deviation + eps) on z#;  1 on the true answer and its end
-
-    The texts and L are verifree's. A response without a marker has no L: it gets the smallest ln L
-    of its group. If no response of the group has a marker, all get 0.
-    """
-    trained = answered(rollout)
-    log_L = log_likelihoods(trained)
-    least = log_L.amin(1, keepdim=True)  # 0 if none has a marker: no logarithm is above 0
-    log_L = torch.where(trained.given.any(-1), log_L, least)
-    return replace(trained, A=torch.where(trained.given, 1.0, standardise(log_L)[..., None]))
-
-
-ALL = [nthr_eta0, random_sparing, shuffled_L, substituted, substituted_up]
-ALL += [verifree_undivided, dense, log_likelihood, forking_by_group, first_mistake]
+ALL = [nthr_eta0, random_sparing, shuffled_L, verifree_undivided, dense, first_mistake]
 ALL += [process_by_step, same_prefix, double, quarter, focal, focal_half, flat_pos]
-CONTROLS = {control.__name__: control for control in ALL}
-CONTROLS |= {"distillation": Distillation, "ppo_fast": PPOFast}
+CONTROLS = {control.__name__: control for control in ALL} | {"ppo_fast": PPOFast}

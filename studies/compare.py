@@ -14,16 +14,15 @@ These are the sets of runs:
     unclipped  base models 4 to 9: grpo on add without a clip
     ladder     base models 4 to 9: grpo and half on add without a norm limit, and with 0.1
     response   base models 4 to 9: grpo with `--aggregate response`, as gspo has it
-    forms      rates, then base models up to 9, for the other forms of likelihood
+    dense      rates, then base models 4 to 9, for dense
     by-step    rates, then base models 4 to 15, for process_by_step
     same-prefix  base models 4 to 15: same_prefix, at the learning rate of grpo
     controls   base models 4 to 9: the other controls, at the learning rate of grpo
-    distillation  base models 4 to 9: on-policy distillation on add
     difficulty  rates, then base models 4 to 15, for focal, flat_pos and focal_half
     finer      base models 1 to 3: grpo, half, pos_only and reinforce at 2.1e-4
     value-rate  rates for ppo whose value network learns ten times as fast
     difficulty-usual  base models 4 to 9: focal and flat_pos on mul with the usual norm limit of 1
-    sum        base models 4 to 9: grpo and verifree on sum, at their learning rates on add
+    sum        base models 4 to 9: grpo on sum, at its learning rate on add
 
 results/compare.csv has one row for each run: `python train.py --task TASK --variant VARIANT --seed
 SEED --base-seed SEED --lr LR FLAGS`, on one thread and with AVX2. (train.py itself takes no

@@ -26,8 +26,7 @@ measurable": M or V is not positive. Intervals resample base models.
 The critic's network begins with outputs near 0, so at a base model critic equals grpo. We therefore
 train it first, as train.train does, by 160 updates on other rollouts of the same weights, and then
 keep it as it is. culling, gspo and cispo have the gradient of grpo at ratio 1, except for the
-weights of tokens, so they are left out. grpo_G2 to grpo_G64 have groups of that size and
-as many responses in all, so they have other rollouts.
+weights of tokens, so they are left out.
 
 results/gradients.csv has one row for each task, base seed and variant or control. What has a row is
 not measured again. studies/gradients_report.py makes results/gradients.md from it and from
@@ -40,7 +39,7 @@ from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 
 import train
-from advantages import Critic, grpo, rloo, with_advantages
+from advantages import Critic, rloo, with_advantages
 from grpo import policy_loss, response_logprobs, sample_rollout, token_weights
 from studies.analysis import effects
 from studies.common import TABLES, complete, matching, options, publish, read_rows
@@ -51,24 +50,23 @@ from tasks import TASKS as ALL_TASKS, make_problems
 
 ROWS = TABLES / "gradients.csv"
 K = 40  # rollouts in each half
-RESPONSES = 512  # of a rollout
+PROMPTS = 64  # of a rollout
 UPDATES = 160  # of the critic
 SEED_A, SEED_B, SEED_CRITIC = 1001, 1002, 1003  # of rollouts; no run of training has these
-SIZES = {f"grpo_G{G}": G for G in (2, 4, 16, 64)}
-LEFT_OUT = ("culling", "gspo", "cispo", "substituted", "substituted_up", "double", "quarter")
+LEFT_OUT = ("culling", "gspo", "cispo", "double", "quarter")
 FUNCTIONS = {x: f for x, f in TRAINED.items() if x not in LEFT_OUT and not isinstance(f, type)}
 BESIDE = ["grpo", "nthr", "pos_only", "half", "likelihood", "verifree"]  # your own variant
 
 
 # ---- The gradients
-def sampled(model, task: str, seed: int, rollouts: int, G: int = 8):
-    """Yields rollouts of training problems, drawn with replacement; G responses to each."""
+def sampled(model, task: str, seed: int, rollouts: int):
+    """Yields rollouts of training problems, drawn with replacement; eight responses to each."""
     problems = make_problems(ALL_TASKS[task], held=False)
     order = np.random.default_rng(seed)
     rng = torch.Generator().manual_seed(seed)
     for _ in range(rollouts):
-        batch = [problems[i] for i in order.integers(len(problems), size=RESPONSES // G)]
-        yield sample_rollout(model, ALL_TASKS[task], batch, G, generator=rng)
+        batch = [problems[i] for i in order.integers(len(problems), size=PROMPTS)]
+        yield sample_rollout(model, ALL_TASKS[task], batch, 8, generator=rng)
 
 
 def gradient(model, goal: torch.Tensor) -> torch.Tensor:
@@ -126,9 +124,6 @@ def measure(task: str, seed: int, out: str, names: list[str]) -> list[dict]:
     for rollout in tqdm(sampled(model, task, SEED_A, K), "half A", K):
         for name, function in functions.items():
             directions[name].append(direction(model, rollout, function, parsed[name].aggregate))
-    for name in [name for name in SIZES if name in names]:
-        rollouts = sampled(model, task, SEED_A, K, SIZES[name])
-        directions[name] = [direction(model, rollout, grpo) for rollout in rollouts]
     found = {name: bias_and_noise(torch.stack(g).double(), U) for name, g in directions.items()}
     return [{"task": task, "seed": seed, "variant": name} | row for name, row in found.items()]
 
@@ -149,7 +144,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.variant:
         return beside_others(args.variant, args.tasks[0], args.seeds[0], args.out)
-    rows = complete(ROWS, measure, [*FUNCTIONS, "critic", *SIZES], args)
+    rows = complete(ROWS, measure, [*FUNCTIONS, "critic"], args)
     publish(ROWS, page(rows, effects(read_rows(RUNS))))
 
 

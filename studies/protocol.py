@@ -22,9 +22,8 @@ RATES = sorted({*sum(BEYOND.values(), [*GRID]), *OWN_GRID["cispo"]})
 NAMES = [*VARIANTS]  # grpo is the first
 FINER = ["grpo", "half", "pos_only", "reinforce"]  # whose grid has 2.1e-4 as well
 DIFFICULTY = ["focal", "flat_pos", "focal_half"]  # less push down, or weight on hard problems?
-FORMS = ["substituted", "substituted_up", "dense", "log_likelihood"]  # of experiment 5
 SEARCHED = [name for name in NAMES if name != "culling"]
-SEARCHED += [*FORMS, *DIFFICULTY, "process_by_step", "ppo_fast"]
+SEARCHED += ["dense", *DIFFICULTY, "process_by_step", "ppo_fast"]
 USUAL = 3e-4  # the rate of grpo, which a variant takes ...
 MARGIN = 1.5  # ... unless another one is better by more points than this (methods.md)
 PAIR = ("dr_grpo", "rloo")  # two names of one algorithm: the first one's runs stand for both
@@ -37,7 +36,7 @@ LIMITS = {"0.01": "", "0.1": f"{NORM} 0.1", "1": f"{NORM} 1", "none": f"{NORM} 1
 CAPS = [f"--clip-high {high}" for high in (0.2, 0.28, 1.0)]  # of cispo's ratio: 1.2, 1.28 and 2
 UNCLIPPED = "--clip-low 1 --clip-high 1000"
 DOSES = {2: "double", 1: "grpo", 0.5: "half", 0.25: "quarter", 0: "pos_only"}  # a weight: its rule
-OTHERS = ["same_prefix", "distillation", "double", "quarter", "ppo_fast"]  # have own sets
+OTHERS = ["same_prefix", "double", "quarter", "ppo_fast"]  # have own sets
 AT_USUAL = ["grpo", "half", "pos_only", "reinforce", "dr_grpo", "nthr", "likelihood", "verifree"]
 SETS = {  # set: variants or controls, tasks, base models, flags
     "rates": ([name for name in NAMES if name in SEARCHED], TASKS, FIRST, [""]),
@@ -50,16 +49,15 @@ SETS = {  # set: variants or controls, tasks, base models, flags
     "unclipped": (["grpo"], ["add"], SIX, [UNCLIPPED]),
     "ladder": (["grpo", "half"], ["add"], SIX, [LIMITS["none"], LIMITS["0.1"]]),
     "response": (["grpo"], TASKS, SIX, [RESPONSE]),
-    "forms": (FORMS, TASKS, [*FIRST, *SIX], [""]),
+    "dense": (["dense"], TASKS, [*FIRST, *SIX], [""]),
     "by-step": (["process_by_step"], TASKS, [*FIRST, *TWELVE], [""]),
     "same-prefix": (["same_prefix"], TASKS, TWELVE, [""]),
     "controls": ([x for x in CONTROLS if x not in SEARCHED + OTHERS], TASKS, SIX, [""]),
-    "distillation": (["distillation"], ["add"], SIX, [""]),
     "difficulty": (DIFFICULTY, TASKS, [*FIRST, *TWELVE], [""]),
     "finer": (FINER, TASKS, FIRST, [""]),
     "value-rate": (["ppo_fast"], TASKS, FIRST, [""]),
     "difficulty-usual": (DIFFICULTY[:2], ["mul"], SIX, [LIMITS["1"]]),
-    "sum": (["grpo", "verifree"], ["sum"], SIX, [""]),
+    "sum": (["grpo"], ["sum"], SIX, [""]),
 }
 
 

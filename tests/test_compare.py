@@ -14,7 +14,7 @@ pytest.importorskip("scipy.stats", reason="see studies/requirements.txt")
 import train  # noqa: E402
 from studies import analysis, common, compare, compare_report, equal_time  # noqa: E402
 from studies import pictures, protocol, runs  # noqa: E402
-from studies.protocol import FIRST, FORMS, GRID, LIMITS, NAMES, SEARCHED, TASKS  # noqa: E402
+from studies.protocol import FIRST, GRID, LIMITS, NAMES, SEARCHED, TASKS  # noqa: E402
 from studies.protocol import TWELVE  # noqa: E402
 from studies.runs import Run  # noqa: E402
 
@@ -99,8 +99,9 @@ def test_equal_time(monkeypatch, tmp_path):
 def test_jobs(monkeypatch):
     """Runs that a set lacks, makes twice or again, or not in order of seed."""
     on_grid = len(TASKS) * len(FIRST) * len(GRID)
-    sizes = {"rates": on_grid * (len(NAMES) - 2) + 2 * 3 * 2, "forms": on_grid * len(FORMS)}
+    sizes = {"rates": on_grid * (len(NAMES) - 2) + 2 * 3 * 2, "dense": on_grid}
     sizes |= {"narrow": on_grid, "caps": 2 * 3 * 3 * 2, "by-step": on_grid}  # cispo has two rates
+    sizes |= {"difficulty": 3 * on_grid, "finer": 2 * 3 * 4, "value-rate": on_grid}
     nothing_chosen = dict.fromkeys(protocol.SETS, 0) | sizes
     assert {x: len([*compare.runs_of(x, [])]) for x in protocol.SETS} == nothing_chosen
     rows = [row for x in product(TASKS, SEARCHED) for row in searched(*x, [0.7, 0.6, 0.5])]

@@ -20,10 +20,10 @@ from torch.nn.utils import parameters_to_vector
 plt = pytest.importorskip("matplotlib.pyplot", reason="see studies/requirements.txt")
 pytest.importorskip("scipy", reason="the studies need scipy: see studies/requirements.txt")
 import train  # noqa: E402
-from advantages import LOSS, VARIANTS, answer_likelihood, grpo, likelihood  # noqa: E402
+from advantages import LOSS, VARIANTS, answer_likelihood, grpo  # noqa: E402
 from advantages import standardise, with_advantages  # noqa: E402
 from grpo import Rollout, policy_loss, response_logprobs, update  # noqa: E402
-from studies import ablations, common, displacement, dose, faithful  # noqa: E402
+from studies import ablations, common, displacement, dose  # noqa: E402
 from studies import gradients, gradients_report, group, pass_at_k, runs, timing  # noqa: E402
 from studies.gradients_report import parts, relative  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
@@ -59,36 +59,6 @@ def test_shares_of_displaced_groups(monkeypatch):
     rows = displacement.measure("add", 4, "", ["pos_only", "nthr"])
     found = [(row["variant"], row["displaced"], row["minus_grpo"]) for row in rows]
     assert found == [("pos_only", 0.5, -0.5), ("nthr", 0.0, -1.0)]
-
-
-def test_a_changed_step():
-    """A change that is passed on too far, or not, or is not given; the unchanged that is not."""
-    for task, kind, numbers, given, rest in (
-        ("add", "digit", [347, 285], "12,14,06", "# 642"),  # the second line is changed
-        ("add", "carry", [1996, 8009], "15,00,", "09,09# 9905"),
-        ("sum", "carry", [7, 8, 5, 1], "15,19,", "20#20"),
-        ("add", "steps", [347, 285], "12,13,06", "# 632"),
-        ("mul", "carry", [347, 8], "56,27,", "26#2676"),
-        ("mul", "digit", [347, 8], "56,38,27", "#2786"),
-        ("add", "digit", [347, 252], "09,00,05", "# 509"),  # after 9 comes 0, without a carry
-    ):
-        p = problem(TASKS[task], numbers, 4)
-        new = faithful.changed(TASKS[task], p, kind, k=1)
-        assert new == p._replace(prompt=p.prompt + given, solution=rest)
-
-
-def test_answers_that_follow_and_that_are_true(monkeypatch):
-    """An answer that follows a change counted as the truth, or the other way round."""
-    true = [problem(TASKS["add"], x, len(str(x[0]))) for x in ([347, 285], [12, 34], [23, 45])]
-    monkeypatch.setattr(faithful, "make_problems", lambda task, held: true)
-
-    def said(model, task, problems, *_):
-        texts = [[x.solution if x.level == 3 else "#" + x.answer] for x in problems]
-        return scripted(problems, texts)
-
-    monkeypatch.setattr(faithful, "sample_rollout", said)
-    assert sorted(faithful.answers(None, "add", "digit")) == [(False, 1.0)] * 2 + [(True, 0.0)]
-    assert [*faithful.answers(None, "add", "steps")] == [(True, 1.0)] * 3
 
 
 def test_measures_of_gradients():
@@ -330,18 +300,6 @@ def test_the_dose(tmp_path, monkeypatch):
     assert "| 2 minus 1 | +2.5 (+2.4 to +2.5) |" in dose.page(best)
 
 
-def test_distillation_pushes_towards_its_teacher(monkeypatch):
-    """The sign is turned round, the teacher reads at another temperature, or rewards count."""
-    x = sample(tiny_gpt(), temperature=0.7)
-    teacher = tiny_gpt()
-    teacher.unembed.weight.data *= 0.5
-    monkeypatch.setattr(ablations, "load", lambda task, name: teacher)
-    A = with_advantages(x, ablations.Distillation(None, 1.0)).A
-    close(A, (response_logprobs(teacher, x) - response_logprobs(x.model, x)).detach(), 1e-5)
-    monkeypatch.undo()
-    assert ablations.Distillation(None, 1.0).teacher.unembed.in_features == 64
-
-
 TEXTS = ["15,20#20", "15,21#21", "05,20#2", "1"]  # correct: the first one
 
 
@@ -359,47 +317,22 @@ def decoded(x):
     return [[TOKENIZER.decode(y[m].tolist()) for y, m in zip(*group)] for group in groups]
 
 
-def test_thresholds_of_groups():
-    """One threshold for all groups; padding or a group without advantage that counts."""
+def test_shuffled_likelihoods():
+    """L of another group, or a group that is not all-fail; an order that stays."""
     rollout = of_sums()
-    H = torch.linspace(0.1, 0.9, rollout.mask.numel()).view(rollout.mask.shape)
-    monotone = torch.stack([H, 1 - H], -1)  # its entropy is largest where H is 0.5
-    rollout.probs = monotone
-    A = with_advantages(rollout, ablations.forking_by_group).A
-    entropy = -(monotone * monotone.log()).sum(-1)
-    for p in range(2):
-        kept = rollout.mask[p] & (entropy[p] >= entropy[p][rollout.mask[p]].quantile(0.8))
-        expected = standardise(rollout.rewards)[p][:, None].expand_as(kept)
-        close(A[p], torch.where(kept, expected, 0.0), 1e-6)
-
-
-def test_true_answers():
-    """An answer put behind the wrong reasoning or into a mixed group; a rollout that is changed."""
-    rollout = of_sums()
-    before = decoded(rollout)
-    x = with_advantages(rollout, ablations.substituted)
-    up = with_advantages(rollout, ablations.substituted_up)
-    assert decoded(rollout) == before and rollout.A is None
-    ends = ["15,21#20$", "05,20#20$", "1#20$", "#20$"]
-    assert decoded(x) == decoded(up) == [[text + "$" for text in TEXTS], ends]
-    close(x.logprobs, response_logprobs(x.model, x).detach(), 1e-5)
-    close(x.A[..., 0], likelihood(rollout))
-    assert (x.A[x.mask] != 0).all() and x.given.sum(2).tolist() == [[0] * 4, [4] * 4]
-    assert x.A[1].min() < 0 == up.A[1].min() < up.A[1].max()
-    close(up.A[0], x.A[0])
     torch.manual_seed(SEED)
     L = answer_likelihood(rollout)[1]
-    shuffled = ablations.shuffled_L(rollout)[1]
-    close(shuffled.sort()[0], standardise(L[None])[0].sort()[0], 1e-5)
+    found = ablations.shuffled_L(rollout)
+    close(found[0], grpo(rollout)[0])
+    assert not torch.equal(found[1], standardise(L[None])[0])
+    close(found[1].sort()[0], standardise(L[None])[0].sort()[0], 1e-5)
 
 
-def test_dense_and_log_likelihood():
+def test_dense():
     """L of another answer or without its end; an advantage for what has no marker."""
     rollout = of_sums()
     rollout.problems[1] = problem(TASKS["sum"], [7, 8, 6], 3)
-    x = with_advantages(rollout, ablations.log_likelihood)
-    undivided = with_advantages(rollout, ablations.verifree_undivided)
-    assert decoded(undivided) == decoded(x)
+    x = with_advantages(rollout, ablations.verifree_undivided)
     assert decoded(x)[1] == ["15,21#21$", "05,20#21$", "1$", "#21$"]
     for p in range(2):
         log_L = x.logprobs[p].masked_fill(~x.given[p], 0.0).sum(1)
@@ -408,15 +341,11 @@ def test_dense_and_log_likelihood():
         others = (4 * log_L.exp() * there - 4 * mu) / 3
         A = ablations.dense(rollout)[p]
         close(A, others / ((mu * (1 - mu)).sqrt() + 1e-6), 1e-4)
-        log_L = log_L.where(there, log_L[there].min())
-        expected = (log_L - log_L.mean()) / (log_L.std(correction=0) + 1e-6)
-        close(x.A[p, :, 0], expected, 1e-4)
-        assert (x.A[p][x.given[p]] == 1).all()
         plain = torch.where(x.given[p], log_L.exp()[:, None], others[:, None])
-        close(undivided.A[p], plain.masked_fill(~x.mask[p], 0.0), 1e-5)
+        close(x.A[p], plain.masked_fill(~x.mask[p], 0.0), 1e-5)
     none = scripted(rollout.problems, [["15,20", "1", "2", ""]] * 2)
     none.model = rollout.model
-    assert not ablations.log_likelihood(none).A.any() and not ablations.dense(none).any()
+    assert not ablations.dense(none).any()
 
 
 def test_controls_can_be_trained():
