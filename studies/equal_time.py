@@ -8,9 +8,15 @@ results/compare.csv that has the same base model.
 results/equal_time.csv has one row for each task, base seed and variant, with the number of training
 steps, the average accuracy during the run, and the accuracy at its end, sampled and greedy. What
 has a row is not run again. The table shows differences from grpo in points, with 95 % t intervals.
+
+A shorter run has fewer evaluations, one every 25 steps and one at its end. So its average is
+compared with that of grpo at the same times: at the same shares of the whole run, between two
+evaluations of grpo on the straight line between them.
 """
 
 from itertools import product
+
+import numpy as np
 
 from studies.analysis import run_times
 from studies.common import TABLES, complete, differences, markdown, matching, options, paired
@@ -36,16 +42,25 @@ def measure(task: str, seed: int, out: str, names: list[str]) -> list[dict]:
     return rows
 
 
+def at_same_times(row: dict, steps: int) -> dict:
+    """A row of grpo whose average is over the times at which a run of so many steps evaluates."""
+    curve = {int(step): x for step, x in row.items() if step.isdigit()}
+    times = np.array([*range(25, steps, 25), steps]) / steps * max(curve)
+    return row | {"mean_sampled": np.interp(times, [*curve], [*curve.values()]).mean()}
+
+
 def page(rows: list[dict]) -> str:
     """The table: differences from grpo, of the base models that both have."""
     lines = []
     for task, name in product(TASKS, NAMES):
         ours = {"task": task, "variant": name}
         of_grpo = ours | {"variant": "grpo", "lr": USUAL, "flags": ""}
-        both = matching(rows, **ours) + matching(read_rows(RUNS), **of_grpo)
+        found = matching(rows, **ours)
+        runs = matching(read_rows(RUNS), **of_grpo) if found else []
+        both = found + [at_same_times(row, found[0]["steps"]) for row in runs]
         n = paired(both, COLUMNS[0], ours, of_grpo).shape[1]
         if n:
-            about = [task, f"`{name}`", str(both[0]["steps"]), str(n)]
+            about = [task, f"`{name}`", str(found[0]["steps"]), str(n)]
             lines.append([*about, *differences(both, COLUMNS, ours, of_grpo)])
     head = ["task", "variant", "training steps", "base models", "average accuracy"]
     return markdown([*head, "at the end", "greedy at the end"], lines)

@@ -83,17 +83,21 @@ def test_times_of_runs(monkeypatch, tmp_path):
 
 
 def test_equal_time(monkeypatch, tmp_path):
-    """Pairs of other base models or with another run of grpo; a share for points."""
-    runs_there = made("add", "grpo", 3e-4, [0.5, 0.6, 0.9], (4, 5, 6))
-    common.write_rows(tmp_path / "compare.csv", [*runs_there])
+    """Pairs of other base models or with another run of grpo; a share for points; an average over
+    as many evaluations of grpo, or over all of them, in place of the same times."""
+    curve = {"0": 0.0, "100": 0.3, "400": 0.9}  # so 0.6 after 250 steps
+    runs_there = [row | curve for row in made("add", "grpo", 3e-4, [0.5, 0.6, 0.9], (4, 5, 6))]
+    common.write_rows(tmp_path / "compare.csv", runs_there)
     monkeypatch.setattr(equal_time, "RUNS", tmp_path / "compare.csv")
-    about = {"task": "add", "variant": "verifree", "steps": 200}
+    about = {"task": "add", "variant": "verifree", "steps": 40}  # evaluated after 25 and 40 steps
     about |= dict.fromkeys(equal_time.COLUMNS, 0.4)
     rows = [about | {"seed": seed} for seed in (4, 5)]
     *_, line = equal_time.page(rows).splitlines()
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[:4] == ["add", "`verifree`", "200", "2"]
-    assert [float(cell.split()[0]) for cell in cells[4:]] == [-15.0, 12.5, -15.0]
+    assert cells[:4] == ["add", "`verifree`", "40", "2"]
+    of_grpo = 100 * (0.6 + 0.9) / 2  # after 250 = 400 * 25 / 40 steps, and after 400
+    found = [float(cell.split()[0]) for cell in cells[4:]]
+    assert found == pytest.approx([40 - of_grpo, 12.5, -15.0], abs=0.01)
 
 
 def test_jobs(monkeypatch):
