@@ -1,5 +1,6 @@
 """The studies' arithmetic, on rows, groups and responses whose answers are known."""
 
+import math
 import os
 import signal
 import subprocess
@@ -26,6 +27,8 @@ from grpo import Rollout, policy_loss, response_logprobs, update  # noqa: E402
 from studies import ablations, common, displacement, dose  # noqa: E402
 from studies import gradients, gradients_report, group, pass_at_k, runs, timing  # noqa: E402
 from studies.gradients_report import parts, relative  # noqa: E402
+from studies.protocol import DIFFICULTY, DOSES  # noqa: E402
+from studies.runs import TRAINED  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, by_loops, close, ids, problem, random_rollout  # noqa: E402
 from test_grpo import sample, scripted, standardised, tiny_gpt  # noqa: E402
@@ -235,12 +238,15 @@ def process_by_step_at(x, i, t):
 BY_LOOPS = {"same_prefix": same_prefix_at, "process_by_step": process_by_step_at}
 BY_LOOPS["double"] = lambda x, i, t: min(standardised(x.r, i), 2 * standardised(x.r, i))
 BY_LOOPS["quarter"] = lambda x, i, t: max(standardised(x.r, i), standardised(x.r, i) / 4)
+BY_LOOPS["focal"] = lambda x, i, t: (1 - mean(x.r)) ** 1.5 * standardised(x.r, i)
+BY_LOOPS["focal_half"] = lambda x, i, t: (1 - mean(x.r) / 2) * standardised(x.r, i)
+BY_LOOPS["flat_pos"] = lambda x, i, t: x.r[i] / (pstdev(x.r) + 1e-6) if min(x.r) < max(x.r) else 0.0
 
 
 @pytest.mark.parametrize("name", BY_LOOPS)
 def test_controls_equal_their_formulas(name):
-    """The mean of other responses or steps; a prefix with the token itself; padding that counts; a
-    group of one, or of equal rewards, that is pushed."""
+    """The mean of other responses, steps or groups; a prefix with the token itself; padding that
+    counts; a group of one, or of equal rewards, that is pushed."""
     groups = [[[1, 0, 0, 1], [0] * 4, [1] * 4, [0.2, 1, 0.7, 0]], [[0, 1, 0], [0.7] * 3], [[1]]]
     for T, rewards, poison in product((1, 5, 9), groups, (np.nan, None)):
         x = random_rollout(rewards, T, poison)  # padding holds 10**6, or what others wrote
@@ -248,6 +254,30 @@ def test_controls_equal_their_formulas(name):
         A = with_advantages(x, ablations.CONTROLS[name]).A
         close(A, expected)
         assert not A[expected == 0].any()
+
+
+def expected_update(name, p):
+    """Of groups of eight, each response correct with probability p: times the mean gradient of ln
+    pi over correct responses. Over all responses ln pi has no gradient on average, so that over
+    incorrect ones is -p / (1 - p) times it.
+    """
+    rewards = [[1.0] * k + [0.0] * (8 - k) for k in range(9)]
+    A = with_advantages(random_rollout(rewards, 1), TRAINED[name]).A[..., 0]  # (9, 8)
+    push = torch.where(torch.tensor(rewards) == 1, 1.0, -p / (1 - p)) * A
+    chance = [math.comb(8, k) * p**k * (1 - p) ** (8 - k) for k in range(9)]
+    return sum(x * chance for x, chance in zip(push.mean(1).tolist(), chance))
+
+
+def test_a_weaker_push_down_is_a_weight_on_problems():
+    """A weight w of incorrect responses that is not, in expectation, grpo's update times 1 - (1 -
+    w) p; controls that weigh hard problems (p = 1/8) over easy ones (7/8) as methods.md does not
+    say."""
+    weight = lambda name, p: expected_update(name, p) / expected_update("grpo", p)  # noqa: E731
+    for (w, name), p in product(DOSES.items(), (1 / 8, 0.3, 1 / 2, 7 / 8)):
+        assert weight(name, p) == pytest.approx(1 - (1 - w) * p)
+    found = {x: weight(x, 1 / 8) / weight(x, 7 / 8) for x in ("half", "pos_only", *DIFFICULTY)}
+    said = {"half": 1.7, "pos_only": 7.0, "focal": 7.2, "focal_half": 1.5, "flat_pos": 1.5}
+    assert {name: round(x, 1) for name, x in found.items()} == said
 
 
 @pytest.mark.parametrize("G", [2, 3])
