@@ -4,6 +4,7 @@ import argparse
 import csv
 import os
 import re
+import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from itertools import product
@@ -120,20 +121,35 @@ def side_by_side(function, jobs: list, processes: int):
         pool.shutdown(cancel_futures=True)
 
 
+def without_rows(path: Path, heads: list[tuple], first: int = 0) -> list[tuple]:
+    """The heads that no row has; a head is what the columns from `first` on say of a row."""
+    there = {tuple(row.values())[first : first + len(heads[0])] for row in read_rows(path)}
+    return [head for head in dict.fromkeys(heads) if head not in there]
+
+
+def say_what_is_missing(path: Path, missing: list[tuple]) -> None:
+    """One line if rows are missing, before a page is made from those that are there."""
+    if not read_rows(path):
+        raise SystemExit(f"{path} has no rows, so no page is made from it.")
+    if missing:
+        first = " ".join(map(str, missing[0]))
+        text = f"Rows missing in {path.name}: {len(missing)}. The first one is of {first}."
+        print(text, file=sys.stderr)
+
+
 def complete(path: Path, measure, names: list[str], args) -> list[dict]:
     """All rows, after adding those that are not there yet.
 
     The first three columns are a task, a seed and a name. measure(task, seed, out, names) returns
     the rows of some names.
     """
-    there = {tuple(row.values())[:3] for row in read_rows(path)}
-    jobs = []
-    for task, seed in dict.fromkeys(product(args.tasks, args.seeds)):
-        missing = [name for name in names if (task, seed, name) not in there]
-        if missing and not args.only_tables:
-            jobs.append((task, seed, args.out, missing))
-    for new in side_by_side(measure, jobs, args.jobs):
+    heads = [*product(args.tasks, args.seeds, names)]
+    jobs = {}
+    for task, seed, name in without_rows(path, heads):
+        jobs.setdefault((task, seed), (task, seed, args.out, []))[3].append(name)
+    for new in side_by_side(measure, [] if args.only_tables else [*jobs.values()], args.jobs):
         write_rows(path, read_rows(path) + new)
+    say_what_is_missing(path, without_rows(path, heads))
     return read_rows(path)
 
 
@@ -143,11 +159,14 @@ def complete_singly(path: Path, measure, heads: list[tuple], args) -> list[dict]
     The first column is a task. A head is what the next ones have of a row: a seed, and so on.
     measure(*head, out) returns the row.
     """
-    there = {tuple(row.values())[1 : len(heads[0]) + 1] for row in read_rows(path)}
-    missing = [x for x in heads if x[0] in args.seeds and x not in there and not args.only_tables]
-    jobs = [(*head, args.out) for head in missing]
+    seeds = {seed for seed, *_ in heads}
+    if not seeds >= {*args.seeds}:
+        raise SystemExit(f"This study has the base models {', '.join(map(str, sorted(seeds)))}.")
+    missing = [head for head in without_rows(path, heads, 1) if head[0] in args.seeds]
+    jobs = [] if args.only_tables else [(*head, args.out) for head in missing]
     for new in side_by_side(measure, jobs, args.jobs):
         write_rows(path, [*read_rows(path), new])
+    say_what_is_missing(path, without_rows(path, heads, 1))
     return read_rows(path)
 
 

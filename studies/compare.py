@@ -58,7 +58,8 @@ import numpy as np
 import tasks
 from studies import pictures
 from studies.analysis import Effect, effects, words_about_noise
-from studies.common import cells, matching, options, publish, read_rows, side_by_side, write_rows
+from studies.common import cells, matching, options, publish, read_rows, say_what_is_missing
+from studies.common import side_by_side, write_rows
 from studies.compare_report import page, table
 from studies.protocol import COMPARED, FIRST, ROWS, SETS, TASKS
 from studies.protocol import accuracy_by_rate, chosen_rate, rates_to_try
@@ -82,14 +83,18 @@ def runs_of(name: str, rows: list[dict]):
             yield Run(task, variant, lr, flags, seed)
 
 
-def missing_runs(args) -> list[Run]:
-    """The runs of --set that have no row yet, each once, of --tasks and --seeds if given."""
-    rows = read_rows(ROWS)
-    there = {Run.of(row) for row in rows}
+def planned(args, rows: list[dict]) -> list[Run]:
+    """The runs of --set, each once, of --tasks and --seeds if given."""
     runs = dict.fromkeys(run for name in args.set for run in runs_of(name, rows))
-    runs = [run for run in runs if run not in there]
     runs = [run for run in runs if not args.tasks or run.task in args.tasks]
     return [run for run in runs if not args.seeds or run.seed in args.seeds]
+
+
+def missing_runs(args) -> list[Run]:
+    """Those of them that have no row yet."""
+    rows = read_rows(ROWS)
+    there = {Run.of(row) for row in rows}
+    return [run for run in planned(args, rows) if run not in there]
 
 
 def trained(run: Run, out: str) -> list[dict]:
@@ -119,10 +124,20 @@ def row_of(folder: Path) -> dict[str, float]:
 
 def fill(args) -> None:
     """Adds the rows of --set."""
-    for _ in range(3):  # the grid; a value beyond it; what these choose
+    for _ in range(0 if args.only_tables else 3):  # the grid; a value beyond it; what they choose
         jobs = [(run, args.out) for run in missing_runs(args)]
         for new in side_by_side(trained, jobs, args.jobs):
             add_rows(new)
+
+
+def words_about_rows(args) -> str:
+    """How many runs of --set have rows now."""
+    if not args.set:
+        return "No --set was named, so nothing was run; the page is made from the rows in the file."
+    n = len(planned(args, read_rows(ROWS)))
+    if not n:
+        return "Nothing to run: no such --tasks and --seeds are in --set, or no rate is chosen yet."
+    return f"Runs of --set that have rows: {n - len(missing_runs(args))} of {n}."
 
 
 def add_rows(new: list[dict]) -> None:
@@ -134,7 +149,10 @@ def add_rows(new: list[dict]) -> None:
 # ---- One run again, and variants beside grpo
 def verify(task: str, variant: str, seed: str) -> None:
     """Makes the first committed run of these again and prints which columns agree."""
-    old = matching(read_rows(ROWS), task=task, variant=variant, seed=int(seed))[0]
+    found = matching(read_rows(ROWS), task=task, variant=variant)
+    old = next((row for row in found if str(row["seed"]) == seed), None)
+    if old is None:
+        raise SystemExit(f"{ROWS.name} has no run of {variant} on {task} from base model {seed}.")
     with TemporaryDirectory() as out:
         ((new,),) = side_by_side(trained, [(Run.of(old), out)], 1)
     committed = cells(old)
@@ -181,10 +199,12 @@ def main() -> None:
     if args.verify:
         return verify(*args.verify)
     fill(args)
+    say_what_is_missing(ROWS, [])
     rows = read_rows(ROWS)
     results = effects(rows)
     publish(ROWS, page(rows, results))
     pictures.draw(results)
+    print(words_about_rows(args))
 
 
 if __name__ == "__main__":

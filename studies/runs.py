@@ -6,7 +6,9 @@ are made on one processor.) A finished run is used again if its settings are the
 that made it is the same. For this purpose its folder has a file code.txt with a hash of that code,
 in which comments and docstrings do not count. It has train.py, and the files that train.py and the
 rules import from beside it, but no packages and no data. Of the functions and classes of
-advantages.py and ablations.py it has those that the variant uses, and all else of the two files.
+advantages.py and ablations.py it has those that the variant uses, and all else of the two files. A
+rule from another file adds that file and the program that was started, which may have registered
+it, with what the two import from beside them.
 
 A change of the code can leave all numbers as they are. When a comparison of whole runs, bit for
 bit, has said so, saved runs need not be made anew: the command writes the hash of the present code
@@ -23,6 +25,7 @@ import sys
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -91,16 +94,27 @@ def statements(path: Path) -> list[ast.stmt]:
     return tree.body
 
 
+def own_files(variant: str) -> tuple[Path, ...]:
+    """For a rule from another file than RULES: that file and the program that was started."""
+    rule = (TRAINED | advantages.VARIANTS)[variant]
+    rule = getattr(rule, "func", rule)  # of functools.partial
+    names = (getattr(rule, "__module__", ""), "__main__")
+    paths = [getattr(sys.modules.get(name), "__file__", None) for name in names]
+    if paths[0] is None or Path(paths[0]) in [ROOT / name for name in RULES]:
+        return ()
+    return tuple(Path(path).absolute() for path in paths if path)
+
+
 @cache
-def files(root: Path) -> list[Path]:
+def files(root: Path, own: tuple[Path, ...] = ()) -> list[Path]:
     """What makes a run beside RULES: train.py, what all these import from beside it, and so on."""
-    found = [*(root / name for name in RULES), root / "train.py"]
+    found = [*(root / name for name in RULES), root / "train.py", *dict.fromkeys(own)]
     for path in found:  # the list grows
         for x in ast.walk(ast.Module(statements(path))):
             for y in x.names if isinstance(x, (ast.Import, ast.ImportFrom)) else []:
                 module = getattr(x, "module", None) or y.name
-                for name in (module, f"{module}.{y.name}"):
-                    file = root.joinpath(*name.split(".")).with_suffix(".py")
+                for folder, name in product((root, path.parent), (module, f"{module}.{y.name}")):
+                    file = folder.joinpath(*name.split(".")).with_suffix(".py")
                     if file.is_file() and not {file, file.parent} & {*found, root / "studies"}:
                         found.append(file)
     return found[len(RULES) :]
@@ -123,10 +137,10 @@ def bound(x: ast.stmt) -> set[str]:
 def code_hash(variant: str, root: Path = ROOT) -> str:
     """A hash of the code that makes a run of this variant or control; root: the repository."""
     rules = {x: bound(x) for name in RULES for x in statements(root / name)}
-    other = [x for path in files(root) for x in statements(path)]
+    other = [x for path in files(root, own_files(variant)) for x in statements(path)]
     # In these two tables train.py finds the rule, and settings that are saved with the run.
     used = [variant, *names_in(other).difference(("VARIANTS", "LOSS"))]
-    used.append(getattr(TRAINED[variant], "__name__", variant))
+    used.append(getattr((TRAINED | advantages.VARIANTS)[variant], "__name__", variant))
     for name in used:  # the list grows
         named = [x for x, names in rules.items() if name in names]
         used += names_in(named).difference(used)
@@ -169,9 +183,10 @@ def folder_of(run: Run, out: str) -> Path:
     folder = Path(args.out, args.name)
     if not is_finished(run, out):
         (folder / "code.txt").unlink(missing_ok=True)
+        code = code_hash(run.variant)  # a rule's own file may change while it trains
         with controls(), silence():
             train.run(args)
-        (folder / "code.txt").write_text(code_hash(run.variant))
+        (folder / "code.txt").write_text(code)
     return folder
 
 

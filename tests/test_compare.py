@@ -1,5 +1,6 @@
 """What studies.compare runs, keeps and says: on rows and curves whose answers are known."""
 
+import importlib
 import re
 import shutil
 import sys
@@ -127,6 +128,12 @@ def test_jobs(monkeypatch):
     monkeypatch.setattr(compare, "read_rows", lambda _: rows)
     args = SimpleNamespace(set=["rates", "variants"], tasks=["add"], seeds=[4, 5], out="x")
     assert len(compare.missing_runs(args)) == 2 * len(NAMES) - 1
+    assert compare.words_about_rows(args) == f"Runs of --set that have rows: 1 of {2 * len(NAMES)}."
+    args.seeds = [99]
+    assert compare.words_about_rows(args).startswith("Nothing to run")
+    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, *_: pytest.fail())
+    args.only_tables = True
+    compare.fill(args)
 
 
 def test_a_row_of_a_run(tmp_path, monkeypatch, capsys):
@@ -210,7 +217,7 @@ def test_a_study_whose_runs_all_diverge_says_so(diverges, tmp_path, monkeypatch)
 
 
 def test_verify(monkeypatch, capsys):
-    """A column that differs and is said to agree."""
+    """A column that differs and is said to agree; a traceback for a row that is not there."""
     old = next(made("add", "half", 3e-4, [0.5], [4]))
     new = old | {"all_fail": 0.6, "clipped": 0.2}
     monkeypatch.setattr(compare, "read_rows", lambda _: [old | {"seed": 5}, old])
@@ -220,6 +227,9 @@ def test_verify(monkeypatch, capsys):
     differ = [line.split() for line in lines if "agrees" not in line]
     assert differ[0] == ["all_fail", "0.6", "differs:", "0.5"] and len(lines) == len(new)
     assert differ[1:] == [["clipped", "0.2", "differs:"]]  # rows of earlier editions have none
+    for head in (("add", "half", "99"), ("add", "half", "x"), ("mul", "half", "4")):
+        with pytest.raises(SystemExit, match="has no run of half on (add|mul) from base model"):
+            compare.verify(*head)
 
 
 def test_code_that_made_a_run(tmp_path):
@@ -295,8 +305,35 @@ def test_own_code_that_made_a_run(kind, tmp_path, monkeypatch):
         assert others == before[1:]
 
 
-def test_what_is_missing(tmp_path, monkeypatch):
-    """A variant that is measured again, or one that is left out where others are there."""
+def test_a_rule_in_a_file_of_its_own(tmp_path, monkeypatch):
+    """A run that is trusted although the file of its rule, or one beside it, has changed; a rule
+    that is not found because it was registered after the studies were imported."""
+    rule = "from near import W\ndef mine(x):\n    return W + 1\n"
+    files = {"own_rule": (rule, "W + 2"), "near": ("W = 1\n", "W = 2")}
+    for name, (text, _) in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    rule = importlib.import_module("own_rule").mine
+
+    def code_hash():
+        runs.statements.cache_clear()
+        runs.files.cache_clear()
+        return runs.code_hash("mine")
+
+    for registered in (rule, partial(rule)):
+        monkeypatch.setitem(train.VARIANTS, "mine", registered)
+        before = code_hash()
+        for name, (text, changed) in files.items():
+            (tmp_path / f"{name}.py").write_text(f"# A comment\n{text}")
+            assert code_hash() == before
+            (tmp_path / f"{name}.py").write_text(text.replace(changed[:-1] + "1", changed))
+            assert code_hash() != before
+            (tmp_path / f"{name}.py").write_text(text)
+
+
+def test_what_is_missing(tmp_path, monkeypatch, capsys):
+    """A variant that is measured again, or one that is left out where others are there; rows that
+    are missing, of which nothing is said."""
     names = ["grpo", "half"]
     args = SimpleNamespace(tasks=["add"], seeds=[4, 5], out="x", jobs=1, only_tables=True)
 
@@ -307,6 +344,11 @@ def test_what_is_missing(tmp_path, monkeypatch):
     path = tmp_path / "some.csv"
     common.write_rows(path, measure("add", 4, "y", ["half"]))
     assert len(common.complete(path, measure, names, args)) == 1
+    assert (
+        capsys.readouterr().err == "Rows missing in some.csv: 3. The first one is of add 4 grpo.\n"
+    )
+    with pytest.raises(SystemExit, match="other.csv has no rows, so no page is made from it"):
+        common.complete(tmp_path / "other.csv", measure, names, args)
     args.only_tables = False
     rows = common.complete(path, measure, names, args)
     expected = {(4, "half", "y"), (4, "grpo", "x"), (5, "grpo", "x"), (5, "half", "x")}
@@ -315,6 +357,10 @@ def test_what_is_missing(tmp_path, monkeypatch):
     singly = lambda seed, name, out: measure("add", seed, out, [name])[0]  # noqa: E731
     heads = [(4, "half"), (5, "nthr"), (6, "nthr")]
     assert common.complete_singly(path, singly, heads, args)[4:] == measure("add", 5, "x", ["nthr"])
+    assert capsys.readouterr().err == "Rows missing in some.csv: 1. The first one is of 6 nthr.\n"
+    args.seeds = [4, 99]
+    with pytest.raises(SystemExit, match="This study has the base models 4, 5, 6."):
+        common.complete_singly(path, singly, heads, args)
 
 
 def test_noise_floor():
