@@ -75,9 +75,10 @@ def with_means_of_pair(rows: list[dict]) -> list[dict]:
     for row in rows:
         about = {name: row[name] for name in HEAD} | {"variant": PAIR[1]}
         others = matching(rows, **about) if row["variant"] == PAIR[0] else []
-        numbers = [name for name, x in row.items() if name not in HEAD and x != ""]
         for other in others:  # one or none
-            row = row | {name: (row[name] + other[name]) / 2 for name in numbers}
+            both = {name: (x, other[name]) for name, x in row.items() if name not in HEAD}
+            numbers = {name: x for name, x in both.items() if str not in map(type, x)}
+            row = row | {name: (x + y) / 2 for name, (x, y) in numbers.items()}
         results.append(row)
     return results
 

@@ -82,8 +82,8 @@ def rates_to_try(variant: str, accuracy: dict[float, float]) -> list[float]:
 def chosen_rate(rows: list[dict], task: str, variant: str, flags: str = "") -> float | None:
     """The usual rate, or the best one if that is better by more than MARGIN.
 
-    None before all rates are there. What is not searched takes the rate of grpo, `sum` that of add.
-    Of all flags only CAPS are searched for themselves.
+    grpo has the usual one. None before all rates are there. What is not searched takes the rate of
+    grpo, `sum` that of add. Of all flags only CAPS are searched for themselves.
     """
     variant = variant if variant in SEARCHED else "grpo"
     flags = flags if flags in CAPS else ""
@@ -91,7 +91,8 @@ def chosen_rate(rows: list[dict], task: str, variant: str, flags: str = "") -> f
     if not accuracy.keys() >= {*rates_to_try(variant, accuracy)}:
         return None
     best = max(accuracy, key=accuracy.get)
-    return best if accuracy[best] > accuracy[USUAL] + MARGIN else USUAL
+    better = accuracy[best] > accuracy[USUAL] + MARGIN
+    return best if better and variant != "grpo" else USUAL
 
 
 def title(name: str) -> str:

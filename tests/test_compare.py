@@ -26,6 +26,7 @@ def made(task, variant, lr, values, seeds=FIRST, flags=""):
         head = {"task": task, "variant": variant, "lr": lr, "flags": flags, "seed": seed}
         shares = dict.fromkeys([*compare.FROM_SUMMARY, "mean_sampled", "all_fail"], x)
         shares |= {"final_sampled": x / 2, "scaled": 1.0, "0": 0.1, "25": x, "clipped": ""}
+        shares["greedy_curve"] = f"{x} {x}" if seed % 2 else ""  # old rows have none
         yield head | shares
 
 
@@ -55,6 +56,9 @@ def test_rates():
     rows += made("add", "grpo", 6e-4, [0.9] * 6, range(4, 10))
     assert protocol.chosen_rate(rows, "add", "culling") == 3e-4
     assert protocol.chosen_rate(rows, "sum", "grpo") == 3e-4
+    more = [*rows, *made("add", "grpo", 2.1e-4, [0.9] * 3)]
+    assert protocol.accuracy_by_rate(more, "add", "grpo")[2.1e-4] == pytest.approx(90)
+    assert protocol.chosen_rate(more, "add", "grpo") == 3e-4  # grpo keeps its rate
     assert protocol.chosen_rate(rows[:8], "add", "grpo") is None  # two base models at the last rate
     assert protocol.chosen_rate(rows, "add", "nthr") is None  # the end of the grid
     accuracy = protocol.accuracy_by_rate(rows, "add", "nthr")
@@ -415,6 +419,8 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
         gain -= 0.5 * (head[1] == "dr_grpo")  # the mean of its runs and those of rloo
         expected[tuple(head)] = (about(gain), about(gain / 2), n)
     rows += made("add", "half", 3e-4, [0.0], [16])  # where grpo has no run
+    rows += made("add", "focal", 3e-4, [0.5], [4])  # the others are not there yet
+    expected["add", "focal", 3e-4, ""] = (about(20), about(10), 1)
     results = analysis.effects(first + rows)
     effects = {}
     for x in results:
@@ -430,7 +436,7 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     of_pair = [x for x in page.splitlines() if "rloo" in x and "| 12 |" in x]
     assert len(of_pair) == 1 and "| mul | `dr_grpo = rloo` | 0.0003 | 12 | **-5.5" in of_pair[0]
     parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
-    assert parts == [0, 4, 0, 1, 3, 3 * 8, 0, len(SEARCHED)]
+    assert parts == [0, 4, 0, 2, 3, 3 * 8, 0, len(SEARCHED)]
     assert "| add | `half` | 0.0003 | 12 | **+10.0" in page
     plain = re.sub(r" \(.*?\)", "", page)  # without intervals
     assert plain.count("| add | `half` | +10.0 |  | -5.0 |  |") == 2  # the average, and greedy
