@@ -145,7 +145,9 @@ def test_a_row_of_a_run(tmp_path, monkeypatch, capsys):
     bars of several runs in one terminal."""
     monkeypatch.setattr(train, "warm_up", lambda *_: [*train.tqdm([0], "warm-up"), 0.0])
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    run = Run("add", "nthr", 6e-4, "--steps 2 --prompts 2 --width 8 --max-grad-norm 1e9", 4)
+    run = Run(
+        "add", "nthr", 6e-4, "--steps 2 --every 1 --prompts 2 --width 8 --max-grad-norm 1e9", 4
+    )
     (row,) = compare.trained(run, tmp_path)
     assert Run.of(row) == run and row["scaled"] == 0
     (folder,) = tmp_path.glob("*/*")
@@ -450,4 +452,4 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     assert not [*tmp_path.glob("*.png")]
     pictures.draw(results)
     drawn = {path.name for path in tmp_path.glob("*.png")}
-    assert drawn == {"forest.png", "learning.png"}
+    assert drawn == {f"{x}{dark}.png" for x in ("forest", "learning") for dark in ("", "-dark")}
