@@ -18,57 +18,39 @@ methods.md has the rule by which the end decides, which was declared before.
 """
 
 from itertools import product
-from math import comb, sqrt
+from math import comb
+from types import SimpleNamespace
 
 import numpy as np
+import torch
 
+from studies.analysis import with_means_of_pair
 from studies.common import TABLES, by_seed, interval, markdown, publish, read_rows
-from studies.protocol import FIRST, ROWS, TASKS, chosen_rate
+from studies.protocol import DIFFICULTY, FIRST, ROWS, TASKS, chosen_rate, title
+from studies.runs import TRAINED
 
 MEASURES = {"mean_sampled": "average", "final_greedy": "greedy end", "all_fail": "all-fail"}
 FACTORS = ("grpo", "focal", "flat_pos", "pos_only")
+PUSH_DOWN = dict.fromkeys(("dr_grpo", "reinforce", "half", "maxrl", "pos_only", *DIFFICULTY), "yes")
+PUSH_DOWN |= {"half": "half as hard"} | dict.fromkeys(("reinforce", "pos_only", "flat_pos"), "no")
+G = 8  # responses of a group
 
 
-def weighed(f):
-    """The advantages of grpo times f(mu), as a rule."""
-    return lambda mu: [f(mu) * a for a in of_grpo(mu)]
+def weight(name: str, p: float) -> float:
+    """The expected update of a problem under a rule, in units of u. The sum over groups is exact.
 
-
-def of_grpo(mu: float) -> list[float]:
-    """The advantages of a correct and of an incorrect response where a share mu is correct."""
-    return [sqrt((1 - mu) / mu), -sqrt(mu / (1 - mu))] if 0 < mu < 1 else [0.0, 0.0]
-
-
-RULES = {  # name: its advantages of a correct and of an incorrect response, whether it pushes down
-    "grpo": (of_grpo, "yes"),
-    "dr_grpo": (lambda mu: [1 - mu, -mu], "yes"),
-    "reinforce": (lambda mu: [1, 0], "no"),
-    "half": (lambda mu: [of_grpo(mu)[0], of_grpo(mu)[1] / 2], "half as hard"),
-    "maxrl": (lambda mu: [(1 - mu) / mu, -1] if mu else [0, 0], "yes"),
-    "pos_only": (lambda mu: [of_grpo(mu)[0], 0], "no"),
-    "focal": (weighed(lambda mu: (1 - mu) ** 1.5), "yes"),
-    "focal_half": (weighed(lambda mu: 1 - mu / 2), "yes"),
-    "flat_pos": (lambda mu: [1 / sqrt(mu * (1 - mu)) if 0 < mu < 1 else 0, 0], "no"),
-}
-
-
-def weight(rule, p: float, G: int = 8) -> float:
-    """The length of the expected update of a problem, in units of what pushes one response up.
-
-    Let u be the mean of grad ln pi over correct responses. Over incorrect ones it is -p/(1-p) u,
-    because its mean over all samples is 0. The sum over the number k of correct responses is exact.
+    u is the mean of grad ln pi over correct responses. Over all responses its mean is 0, so over
+    incorrect ones it is -p / (1 - p) u.
     """
-    total = 0.0
-    for k in range(G + 1):
-        up, down = rule(k / G)
-        often = comb(G, k) * p**k * (1 - p) ** (G - k)
-        total += often * (k / G * up - (1 - k / G) * p / (1 - p) * down)
-    return total
+    rewards = torch.ones(G + 1, G).tril(-1)  # group k has k correct responses
+    A = TRAINED[name](SimpleNamespace(rewards=rewards))  # (G + 1, G)
+    update = torch.where(rewards == 1, A, -p / (1 - p) * A).mean(1).tolist()
+    return sum(comb(G, k) * p**k * (1 - p) ** (G - k) * x for k, x in enumerate(update))
 
 
-def hard_to_easy(rule) -> float:
+def hard_to_easy(name: str) -> float:
     """The weight at p = 1/8 over that at 7/8, relative to grpo's."""
-    hard, easy = (weight(rule, p) / weight(of_grpo, p) for p in (1 / 8, 7 / 8))
+    hard, easy = (weight(name, p) / weight("grpo", p) for p in (1 / 8, 7 / 8))
     return hard / easy
 
 
@@ -121,11 +103,14 @@ def decided(rows: list[dict], task: str, columns: list[str]) -> str:
 
 
 def page(rows: list[dict]) -> str:
+    reported = [row for row in rows if row["seed"] not in FIRST]
+    rows = [row for row in rows if row["seed"] in FIRST] + with_means_of_pair(reported)
     lines = []
-    for task, (name, (rule, down)) in product(TASKS, RULES.items()):
+    for task, (name, down) in product(TASKS, PUSH_DOWN.items()):
         found = [above_grpo(rows, task, name, column) for column in MEASURES]
-        if name != "grpo" and len(found[0]):
-            about = [task, f"`{name}`", down, f"{hard_to_easy(rule):.1f}", str(len(found[0]))]
+        if len(found[0]):
+            ratio = f"{hard_to_easy(name):.1f}"
+            about = [task, f"`{title(name)}`", down, ratio, str(len(found[0]))]
             lines.append([*about, *map(points, found)])
     head = ["task", "rule", "pushes down", "hard : easy", "base models", *MEASURES.values()]
     effects = []

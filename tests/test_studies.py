@@ -1,6 +1,5 @@
 """The studies' arithmetic, on rows, groups and responses whose answers are known."""
 
-import math
 import os
 import signal
 import subprocess
@@ -24,11 +23,10 @@ import train  # noqa: E402
 from advantages import LOSS, VARIANTS, answer_likelihood, grpo  # noqa: E402
 from advantages import standardise, with_advantages  # noqa: E402
 from grpo import Rollout, policy_loss, response_logprobs, update  # noqa: E402
-from studies import ablations, common, displacement, dose  # noqa: E402
+from studies import ablations, common, difficulty, displacement, dose  # noqa: E402
 from studies import gradients, gradients_report, group, pass_at_k, runs, timing  # noqa: E402
 from studies.gradients_report import parts, relative  # noqa: E402
 from studies.protocol import DIFFICULTY, DOSES  # noqa: E402
-from studies.runs import TRAINED  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, by_loops, close, ids, problem, random_rollout  # noqa: E402
 from test_grpo import sample, scripted, standardised, tiny_gpt  # noqa: E402
@@ -256,28 +254,48 @@ def test_controls_equal_their_formulas(name):
         assert not A[expected == 0].any()
 
 
-def expected_update(name, p):
-    """Of groups of eight, each response correct with probability p: times the mean gradient of ln
-    pi over correct responses. Over all responses ln pi has no gradient on average, so that over
-    incorrect ones is -p / (1 - p) times it.
-    """
-    rewards = [[1.0] * k + [0.0] * (8 - k) for k in range(9)]
-    A = with_advantages(random_rollout(rewards, 1), TRAINED[name]).A[..., 0]  # (9, 8)
-    push = torch.where(torch.tensor(rewards) == 1, 1.0, -p / (1 - p)) * A
-    chance = [math.comb(8, k) * p**k * (1 - p) ** (8 - k) for k in range(9)]
-    return sum(x * chance for x, chance in zip(push.mean(1).tolist(), chance))
-
-
 def test_a_weaker_push_down_is_a_weight_on_problems():
     """A weight w of incorrect responses that is not, in expectation, grpo's update times 1 - (1 -
     w) p; controls that weigh hard problems (p = 1/8) over easy ones (7/8) as methods.md does not
-    say."""
-    weight = lambda name, p: expected_update(name, p) / expected_update("grpo", p)  # noqa: E731
-    for (w, name), p in product(DOSES.items(), (1 / 8, 0.3, 1 / 2, 7 / 8)):
-        assert weight(name, p) == pytest.approx(1 - (1 - w) * p)
-    found = {x: weight(x, 1 / 8) / weight(x, 7 / 8) for x in ("half", "pos_only", *DIFFICULTY)}
+    say; a group of another number of correct responses that counts."""
+    for p in (1 / 8, 0.3, 1 / 2, 7 / 8):
+        of_grpo = difficulty.weight("grpo", p)
+        for w, name in DOSES.items():
+            assert difficulty.weight(name, p) / of_grpo == pytest.approx(1 - (1 - w) * p)
+        # reinforce gives the gradient of the expected reward: p (1 - p) (u - v) = p u
+        assert difficulty.weight("reinforce", p) == pytest.approx(p)
+    found = {x: difficulty.hard_to_easy(x) for x in ("half", "pos_only", *DIFFICULTY)}
     said = {"half": 1.7, "pos_only": 7.0, "focal": 7.2, "focal_half": 1.5, "flat_pos": 1.5}
     assert {name: round(x, 1) for name, x in found.items()} == said
+
+
+def test_the_design_of_two_factors(monkeypatch):
+    """An effect with another sign or of other rules; a verdict that is turned round, or that looks
+    at one measure; other base models than those that have all four."""
+    heads = {"variant": "", "task": "mul", "lr": 3e-4, "flags": ""}
+    monkeypatch.setattr(difficulty, "chosen_rate", lambda *_: 3e-4)
+
+    def verdict(focal, flat_pos, pos_only, all_fail_of_focal=None):
+        rows = []
+        for name, gain in zip(difficulty.FACTORS, (0.0, focal, flat_pos, pos_only)):
+            for seed in (1, 4, 5) + (6,) * (name != "focal"):
+                x = gain + seed / 100 + 0.5 * (seed not in (4, 5))
+                shares = {"mean_sampled": x, "final_greedy": x, "all_fail": -x}
+                if name == "focal" and all_fail_of_focal is not None:
+                    shares["all_fail"] = all_fail_of_focal - seed / 100
+                rows.append(heads | {"variant": name, "seed": seed} | shares)
+        found = difficulty.factors(rows, "mul", "mean_sampled").values()
+        said = difficulty.decided(rows, "mul", ["final_greedy", "all_fail"])
+        return [pytest.approx(x.tolist(), abs=1e-9) for x in found], said
+
+    effects, said = verdict(0.05, 0.01, 0.06)
+    assert effects == [[0.05] * 2, [0.01] * 2, [0.0] * 2]
+    assert "focal has 83%, 83% and flat_pos has 17%, 17%" in said
+    assert said.endswith("So it is the weight on hard problems.")
+    assert verdict(0.01, 0.05, 0.06)[1].endswith("So it is the push down.")
+    assert verdict(0.05, 0.03, 0.06)[1].endswith("So it is both.")
+    assert verdict(0.05, 0.01, 0.06, 0.0)[1].endswith("So it is both.")  # greedily, not all-fail
+    assert difficulty.factors([], "mul", "mean_sampled")["interaction"].tolist() == []
 
 
 @pytest.mark.parametrize("G", [2, 3])
