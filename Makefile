@@ -18,6 +18,7 @@ grade:
 tables:
 	$(PYTHON) -m studies.timing --only-tables
 	$(PYTHON) -m studies.compare --only-tables
+	$(PYTHON) -m studies.difficulty
 	$(PYTHON) -m studies.equal_time --only-tables
 	$(PYTHON) -m studies.gradients --only-tables
 	$(PYTHON) -m studies.displacement --only-tables
