@@ -67,11 +67,16 @@ def above_grpo(rows: list[dict], task: str, variant: str, column: str) -> np.nda
     return np.array([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
 
 
-def factors(rows: list[dict], task: str, column: str) -> dict[str, np.ndarray]:
-    """The effects of the weight and of no push down, and their interaction, of each base model."""
+def of_four(rows: list[dict], task: str, column: str) -> np.ndarray:
+    """A column of FACTORS, (4, n), on the base models that have all four."""
     found = [values(rows, task, name, column) for name in FACTORS]
     seeds = sorted(set.intersection(*map(set, found)))
-    grpo, focal, flat_pos, pos_only = (np.array([x[seed] for seed in seeds]) for x in found)
+    return np.array([[x[seed] for seed in seeds] for x in found])
+
+
+def factors(rows: list[dict], task: str, column: str) -> dict[str, np.ndarray]:
+    """The effects of the weight and of no push down, and their interaction, of each base model."""
+    grpo, focal, flat_pos, pos_only = of_four(rows, task, column)
     return {
         "more weight on hard problems": ((focal - grpo) + (pos_only - flat_pos)) / 2,
         "no push down": ((flat_pos - grpo) + (pos_only - focal)) / 2,
@@ -86,10 +91,12 @@ def points(differences) -> str:
 
 def decided(rows: list[dict], task: str, columns: list[str]) -> str:
     """What the rule of methods.md says of these measures."""
-    shares = {name: [] for name in ("focal", "flat_pos")}
-    for name, column in product(shares, columns):
-        of_pos_only = above_grpo(rows, task, "pos_only", column).mean()
-        shares[name].append(above_grpo(rows, task, name, column).mean() / of_pos_only)
+    shares = {"focal": [], "flat_pos": []}
+    for column in columns:
+        grpo, *others = of_four(rows, task, column)
+        focal, flat_pos, pos_only = (np.mean(x - grpo) for x in others)
+        shares["focal"].append(focal / pos_only)
+        shares["flat_pos"].append(flat_pos / pos_only)
     said = "both"
     for first, second, cause in (
         ("focal", "flat_pos", "the weight on hard problems"),

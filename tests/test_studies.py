@@ -279,7 +279,7 @@ def test_the_design_of_two_factors(monkeypatch):
         rows = []
         for name, gain in zip(difficulty.FACTORS, (0.0, focal, flat_pos, pos_only)):
             for seed in (1, 4, 5) + (6,) * (name != "focal"):
-                x = gain + seed / 100 + 0.5 * (seed not in (4, 5))
+                x = gain * (1 + (seed not in (4, 5))) + seed / 100
                 shares = {"mean_sampled": x, "final_greedy": x, "all_fail": -x}
                 if name == "focal" and all_fail_of_focal is not None:
                     shares["all_fail"] = all_fail_of_focal - seed / 100
