@@ -13,11 +13,11 @@ const QUESTIONS = [
     answer: () => `${became("grpo", near(), peak())} It begins like response ${right() + 1}, which is pushed up harder.` },
   { card: "lab",
     ask: () => `After update ${peak()} response ${near() + 1} fell. Why?`,
-    choices: ["the shared tokens fell", "its own fell faster than the shared ones rose", "its advantage fell"], right: 1,
+    choices: ["the shared tokens fell", "the shared ones rose more slowly than its own fell", "its advantage fell"], right: 1,
     show: () => ({ ...plain(), n: LAST }),
     answer: () => {
       const [shared, own, all] = factors("grpo", opening(), 0).map((part) => times(part[LAST] / part[peak()]));
-      return `The shared tokens still rose (${shared}), but its own fell faster (${own}): together ${all}. Now give response ${near() + 1} the reward.`;
+      return `The shared tokens rose ever more slowly (${shared}), while its own kept falling (${own}): together ${all}. Now give response ${near() + 1} the reward.`;
     } },
   { card: "rules", known: () => state.rule === "pos_only" && state.n > 0,
     ask: () => `pos_only pushes nothing down. What do twenty updates do to response ${likeliest() + 1}, which is wrong?`,
