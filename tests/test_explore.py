@@ -503,9 +503,8 @@ def test_nothing_moves(browser, size):
 
 
 def test_play_rests_where_response_5_is_likeliest_and_goes_on(browser):
-    """It ran over the peak in three seconds, and stopped when a rule or a reward was chosen. A
-    question that the page has answered was open, the next one gave away the end, and a live region
-    changed 124 times. What the first question asks about has no colour before."""
+    """It stopped when a rule or a reward was chosen, a question gave away its answer by a colour or
+    the end, and a live region changed 124 times."""
     visit(browser, PAGE)
     wait(browser, "$('live').textContent")
     tints = "style.backgroundColor"
@@ -584,7 +583,8 @@ def test_a_chart_has_a_line_for_each_rule_that_leads_to_its_name(browser, chart)
     colours = set()
     for rule in RULES:
         ActionChains(browser).move_to_element(element(browser, f"[data-rule={rule}]")).perform()
-        colours |= {*each(browser, f"#{id} g[data-line={rule}] polyline", "style.stroke")}
+        (line,) = each(browser, f"#{id} g[data-line={rule}]", "[style.stroke, style.strokeWidth]")
+        colours |= {line[0]} if line[1] != "1.5px" else set()
     assert len(colours) == 6
 
 
