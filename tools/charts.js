@@ -14,26 +14,23 @@ function drawCurves() {
 }
 
 // ---- The rules: their buttons, and two charts with a line for each
-const RESPONSES = { seven: () => right(), five: () => near() }; // the two charts
 let scales = {}; // of the charts: x(n), y(p), and the lines that have a dot
 
 function drawRules() {
   const { rule } = state;
-  const { gain, idea, paper } = data.rules[rule];
-  const names = Object.keys(data.rules);
-  const groups = [["", names.filter((name) => name === "grpo")], ["gains", names.filter((name) => data.rules[name].gain >= 0.5)]];
-  groups.push(["does not", names.filter((name) => !groups.flat(2).includes(name))]);
-  const unit = groups[1][1][0];
-  const button = (name, { gain: points }) => choice(name, name === rule, { rule: name },
-    ...(points ? [el("small", {}, ` ${number(points, 1)}${name === unit ? " points" : ""}`)] : []));
-  fill($("names"), ...groups.map(([label, members]) => el("span", { role: "group", ariaLabel: label || "grpo" },
-    label && el("span", {}, label), ...members.map((name) => button(name, data.rules[name])))));
+  const { gain, paper } = data.rules[rule];
+  const names = Object.keys(data.rules); // the best one first
+  const gains = (name) => data.rules[name].gain >= 0.5;
+  const groups = [["", ["grpo"]], ["gains in training", names.filter(gains)], ["does not", names.filter((name) => name !== "grpo" && !gains(name))]];
+  const line = (name, { gain: points, idea }) => el("div", {}, choice(name, name === rule, { rule: name },
+    ...(points ? [el("small", {}, ` ${number(points, 1)}${name === names[0] ? " points" : ""}`)] : [])), ` ${idea}`);
+  fill($("names"), ...groups.map(([label, members]) => el("div", { role: "group", ariaLabel: label || "grpo" },
+    label && el("span", { className: "title" }, label), ...members.map((name) => line(name, data.rules[name])))));
   const where = (x, little) => (Math.abs(x) < little ? "about equal to" : x > 0 ? "above" : "below");
   const [toy, trained] = [where(lineOf(rule, opening()).at(-1) - lineOf("grpo", opening()).at(-1), 0), where(gain, 0.5)];
-  const says = rule === "grpo" ? "" : ` On this tree response ${right() + 1} ends ${toy} grpo${gain === null ? "" : `, ${toy === trained ? "and" : "<b>but</b>"} in training it is ${
+  const says = rule === "grpo" ? "" : `: on this tree response ${right() + 1} ends ${toy} grpo${gain === null ? "" : `, ${toy === trained ? "and" : "<b>but</b>"} in training the rule is ${
     trained} grpo${toy === trained ? " as well" : ""}`}.`;
-  const source = paper ? `<a href="https://arxiv.org/abs/${paper}">paper</a>, ` : "";
-  html($("about-rule"), `<b>${rule}</b>: ${idea}${says} (${source}<a href="../advantages.py">code</a>)`, true);
+  html($("about-rule"), `<b>${rule}</b> (<a href="https://arxiv.org/abs/${paper}">paper</a>, <a href="../advantages.py">code</a>)${says}`, true);
   $("clip").checked = Boolean(state.clip);
 }
 
@@ -46,12 +43,13 @@ function drawLines() { // those that are not computed yet come after this frame
     drawLines();
     moveLines();
   }));
-  for (const [id, response] of Object.entries(RESPONSES)) drawChart(id, response(), ready);
+  drawChart("seven", right(), ready);
+  drawChart("five", near(), ready);
 }
 
 function drawChart(id, i, names) {
   const [width, height] = [widthOf(id), 200];
-  const [left, edge, floor] = [46, width - 70, height - 36];
+  const [left, edge, floor] = [46, width - 84, height - 36];
   const lines = names.map((name) => lineOf(name, state.rewards, i));
   const most = Math.max(...lines.flat());
   const top = i === right() ? 1 : [1, 2, 3, 5, 10, 20, 30, 50, 100].find((x) => most <= x / 100) / 100; // only the rewards change it
@@ -62,13 +60,13 @@ function drawChart(id, i, names) {
     <text x="${left - 5}" y="${y(top * p) + 4.5}" text-anchor="end">${100 * top * p}\u2009%</text>`);
   parts.push(...[0, 10, 20, 30, 40].map((n) => `<text x="${x(n)}" y="${floor + 17}" text-anchor="middle">${n}</text>`),
     `<text x="${x(LAST / 2)}" y="${floor + 34}" text-anchor="middle">updates</text>`);
-  const named = spread(lines.map((line) => y(line.at(-1)) + 4.5), 15, floor + 4.5);
+  const named = spread(lines.map((line) => y(line.at(-1))), 15, floor + 6);
   for (const style of ["other", "grpo", "chosen"]) names.forEach((name, k) => { // the chosen one above the others
-    if (styleOf(name) === style) parts.push(`<polyline data-line="${name}" class="${style}" points="${lines[k].map((p, n) => `${x(n)},${y(p)}`).join(" ")}"/>
-      <text class="name ${style}" x="${edge + 6}" y="${named[k]}">${name}</text>`);
+    if (styleOf(name) === style) parts.push(`<g data-line="${name}" class="${style}"><polyline points="${lines[k].map((p, n) => `${x(n)},${y(p)}`).join(" ")}"/>
+      <path class="leader" d="M${edge + 2} ${y(lines[k].at(-1))}L${edge + 18} ${named[k]}"/><text x="${edge + 21}" y="${named[k] + 4.5}">${name}</text></g>`);
   });
   const dots = [...new Set(["grpo", state.rule])].filter((name) => names.includes(name));
-  parts.push(`<path class="cursor" d="M0 ${y(top)}V${floor}"/>`, ...dots.map((name) => `<circle class="${styleOf(name)}" r="4"/>`));
+  parts.push(`<path class="cursor" d="M0 ${y(top)}V${floor}"/>`, ...dots.map((name) => `<circle data-line="${name}" class="${styleOf(name)}" r="4"/>`));
   $(id).setAttribute("viewBox", `0 0 ${width} ${height}`);
   $(id).innerHTML = parts.join("");
   scales[id] = { x, y, dots: dots.map((name) => lines[names.indexOf(name)]) };

@@ -14,24 +14,20 @@ const state = {};
 
 function readAddress() {
   const address = new URLSearchParams(location.hash.slice(1));
-  const bad = [...address].filter(([name, text]) => FIELDS[name] && !FIELDS[name][1](text)).map(([name, text]) => `${name} = ${text}`);
   for (const [name, [initial, valid]] of Object.entries(FIELDS)) {
     const text = address.get(name);
     state[name] = text === null || !valid(text) ? initial() : typeof initial() === "number" ? Number(text) : text;
   }
-  $("error").textContent = bad.length ? `The address asks for ${bad.join(", ")}, which this page does not have. It shows the default.` : "";
   far = 0;
   settle();
 }
 
-function writeAddress() { // at once, and then at most three times a second: browsers refuse more
-  if (writeAddress.waits) return;
-  const write = () => {
+function writeAddress() { // once all has come to rest: browsers refuse to do it often
+  clearTimeout(writeAddress.waits);
+  writeAddress.waits = setTimeout(() => {
     const changed = Object.entries(state).filter(([name, value]) => value !== FIELDS[name][0]());
     history.replaceState(null, "", "#" + new URLSearchParams(changed));
-  };
-  write();
-  writeAddress.waits = setTimeout(() => { writeAddress.waits = null; write(); }, 400);
+  }, 200);
 }
 
 function settle() { // what the page shows is no prediction any more

@@ -10,15 +10,14 @@ const QUESTIONS = [
     ask: () => `Response ${near() + 1} is wrong, so it is pushed down. What do ${peak()} updates do to it?`,
     choices: ["less likely", "no change", "likelier"], right: 2,
     show: () => ({ ...plain(), n: 0 }), then: () => { rested = false; far = 0; if (still()) change({ n: peak() }); else play(); },
-    answer: () => `${became("grpo", near(), peak())} It begins like response ${right() + 1}, which is pushed up harder. ` +
-      "GRPO does not know which token was wrong, so all get one advantage." },
+    answer: () => `${became("grpo", near(), peak())} It begins like response ${right() + 1}, which is pushed up harder.` },
   { card: "lab",
-    ask: () => `After ${peak()} updates response ${near() + 1} falls. At the end it is below its start. Why?`,
-    choices: ["Its shared tokens fall", "Its own tokens fall", "The clip ends its rise"], right: 1,
+    ask: () => `After update ${peak()} response ${near() + 1} fell. Why?`,
+    choices: ["the shared tokens fell", "the shared ones rose more slowly than its own fell", "its advantage fell"], right: 1,
     show: () => ({ ...plain(), n: LAST }),
     answer: () => {
-      const [shared, own] = [0, 1].map((part) => [peak(), LAST].map((n) => times(factors("grpo", opening(), 0)[part][n])));
-      return `From update ${peak()} to ${LAST}, the shared tokens still rise (${shared[0]}, then ${shared[1]}), but its own fall faster (${own[0]}, then ${own[1]}).`;
+      const [shared, own, all] = factors("grpo", opening(), 0).map((part) => times(part[LAST] / part[peak()]));
+      return `The shared tokens rose ever more slowly (${shared}), while its own kept falling (${own}): together ${all}. Now give response ${near() + 1} the reward.`;
     } },
   { card: "rules", known: () => state.rule === "pos_only" && state.n > 0,
     ask: () => `pos_only pushes nothing down. What do twenty updates do to response ${likeliest() + 1}, which is wrong?`,
@@ -43,7 +42,8 @@ function drawCards() {
     const question = QUESTIONS[n];
     card.hidden = !question;
     const predicted = !question || state.asked[n] === "-" ? null : Number(state.asked[n]);
-    const waits = playing && asOpened() && (predicted === null || state.n < peak()) && card.dataset.card === "lab"; // one watches first
+    const waits = card.dataset.card === "lab" && ((playing && asOpened() && (predicted === null || state.n < peak())) ||
+      (n === 1 && predicted === null && far < LAST)); // one watches first
     const sign = (k) => (predicted === null || waits ? "" : k === question.right ? "\u2713 " : k === predicted ? "\u2717 " : "");
     const offered = !question || waits ? [] : [0, 1, 2].filter((k) => predicted === null || sign(k));
     const choices = offered.map((k) => el("button", {
@@ -51,9 +51,9 @@ function drawCards() {
       data: { key: `choice${k}`, choice: k }, onclick: () => predict(n, k),
     }, sign(k) + question.choices[k]));
     const after = predicted === null && question?.then ? marked(n, "s").replace("s-", "ss") : marked(n, "s"); // without its follow-up
-    const next = el("button", { className: "next", data: { key: "next" }, onclick: () => change({ asked: after }, drawCards) },
+    const next = el("button", { className: "next", data: { key: "next" }, onclick: () => change({ asked: after }) },
       predicted === null ? "skip" : "close");
-    const text = !question ? [] : waits ? [`Watch response ${near() + 1}.`] :
+    const text = !question ? [] : waits ? [`${playing ? "Watch" : "Go on, and watch"} response ${near() + 1}.`] :
       predicted === null ? [el("b", {}, question.known ? "Predict: " : "Explain: "), question.ask()] :
       [el("span", { className: "verdict" }, el("b", {}, predicted === question.right ? "Right. " : "Not quite. "), question.answer())];
     fill(card, ...(!question ? [] : [el("p", {}, ...text), el("div", { className: "options", role: "group", ariaLabel: "Your answer" }, ...choices, ...(waits ? [] : [next]))]));

@@ -36,7 +36,7 @@ function build() { // the elements, once for each width: later only shapes, colo
     const places = branch.nodes.map(({ t }) => geometry.X(t + 1) - geometry.col / 2);
     const letters = branch.nodes.map(({ prefix }, k) => el("tspan", { x: places[k] }, prefix.at(-1).replace(" ", "\u00a0")));
     branch.parts = [el("path"), el("text", { class: "letters", y: y + 4.5 }, ...letters), el("text", {
-      class: "net", x: Math.min(places[0] - 4, geometry.width - 32), y: y + (branch.through.length > 1 ? 0.64 * pitch : 17.5) })];
+      class: "net", x: Math.min(places[0] - 4, geometry.width - 41), y: y + (branch.through.length > 1 ? 0.64 * pitch : 17.5) })];
     branch.parts.forEach((part) => onPoint(part, branch));
   }
   $("tree").setAttribute("viewBox", `0 0 ${geometry.width} ${pitch * tree.order.length}`);
@@ -106,8 +106,8 @@ const sums = (branch) => { // what the number on a branch is
 
 function drawLegend() {
   html($("legend"), shown ? sums(shown) : state.clip ? "Hollow letters: the ratio of this token, its probability now divided by that at the start, has left " +
-    `${CLIP.join(" to ")}. No push takes it further.` : "The number on a branch is its <b>net push</b>: the sum of the pushes through it, " +
-    "minus its share of the fork\u2019s sum. Point at a branch or tap it to see its sums.");
+    `${CLIP.join(" to ")}. No push takes it further.` : '<b class="up">Blue</b> branches gain against the others at their fork, <b class="down">orange</b> ones ' +
+    "lose; a number is this <b>net push</b>. Point at a branch or tap it for its sums. Each curve has its own scale. Dotted tokens differ from the solution, and $ is the end.");
 }
 
 function drawRows() {
@@ -125,12 +125,19 @@ function drawRows() {
   }
 }
 
-function drawWhy() { // the near failure: what it shares with the correct response, times its own
-  const now = factors(state.rule, state.rewards, state.clip).map((part) => part[state.n]);
-  const chip = (k, code, note) => `<span class="chip ${trend(now[k])}">${code && `<code>${code}</code> `}${note} <b>${times(now[k])}</b></span>`;
-  html($("why"), `<b>Response ${near() + 1}:</b> ${chip(0, common(), `shared with ${right() + 1}`)} ${
-    chip(1, data.lab.tokens[near()].slice(common().length), "its own")} <span>= ${
-    chip(2, "", { up: "likelier", down: "less likely", "": "unchanged" }[trend(now[2])])}</span>`, true);
+function drawWhy() { // the near failure: what it shares with the correct response, times its own; when it falls, also since its peak
+  const parts = factors(state.rule, state.rewards, state.clip);
+  const top = most(parts[2]);
+  const line = (label, from, shared, own) => {
+    const now = parts.map((part) => part[state.n] / part[from]);
+    const chip = (k, note) => `<span class="chip ${trend(now[k])}">${note} <b>${times(now[k])}</b></span>`;
+    return `<b>${label}:</b> ${chip(0, shared)} ${chip(1, own)} <span><i>=</i> ${
+      chip(2, { up: "likelier", down: "less likely", "": "unchanged" }[trend(now[2])])}</span>`;
+  };
+  html($("why"), `<p>${line(`Response ${near() + 1}`, 0, `<code>${common()}</code> shared with ${right() + 1}`,
+    `<code>${data.lab.tokens[near()].slice(common().length)}</code> its own`)}</p><p class="since">${
+    top && state.n > top ? line(`Since update ${top}`, top, "shared", "its own") : ""}</p>`, true);
+  document.body.classList.toggle("asking", state.asked[0] === "-" && !state.n); // no colour answers the first question
 }
 
 function drawWorked() { // the division of this group, and what the rule makes of it
