@@ -9,7 +9,6 @@ import matplotlib.pyplot as plt
 import torch
 from IPython.display import display
 
-from studies.common import interval
 from studies.group import draw
 from studies.pictures import DOWN, NEUTRAL, UP, name_lines
 
@@ -135,18 +134,3 @@ def verdicts(steps, claimed, true):
     plt.suptitle("In the end the run reports far more than is correct")
     named_lines(ax, steps, (claimed, true), ("what it reports", "truly correct"), ("black", GREEN))
     show("The share that the run reports rises. The share of correct responses rises and falls.")
-
-
-def differences(found):
-    """found: name -> differences of two runs in points, one for each base model."""
-    ax = panels(height=0.75 + 0.75 * len(found))
-    for row, (name, values) in enumerate(found.items()):
-        mean, low, high = interval(values)
-        ax.barh(row, high - low, 0.4, low, color="black", alpha=0.2)
-        ax.plot([mean, mean], [row - 0.3, row + 0.3], color="black", linewidth=2)
-        ax.scatter(values, [row] * len(values), color=NEUTRAL, s=80, alpha=0.8, lw=0, zorder=3)
-    plt.suptitle("One algorithm with two names differs by chance; nthr and half gain")
-    ax.axvline(0, color="black", linewidth=1)
-    ax.set_yticks(range(len(found)), found)
-    ax.set(xlabel="difference in points of average accuracy", ylim=(len(found) - 0.5, -0.5))
-    show("Twelve differences in each row, around 0 for the first pair and above 0 for the others.")
