@@ -47,21 +47,14 @@ def named_lines(ax, x, curves, names, colours):
 
 # ---- The first lecture
 def ascent(exact, sampled):
-    """pi along the exact gradient, exact (steps, 3); then J, the sampled runs in blue."""
-    left, right = panels(2, sharey=True)
-    left.set(title="the policy, along grad J", ylabel="probability of an arm")
+    """J along the exact gradient in black, and along sampled ones. A path of pi is (steps, 3)."""
+    ax = panels()
     for path in sampled:
-        right.plot(path[:, 0], color=UP, alpha=0.6)
-    right.plot(exact[:, 0], color="black", linewidth=3)
-    right.text(14, 0.3, "black: grad J\nblue: eight pulls a step")
-    right.set(title="what it earns", ylabel="expected reward J")
-    for ax in (left, right):
-        ax.set(xlabel="training step", ylim=(0, 1.02))
-    named_lines(left, range(51), exact.T, ("arm 1", "arm 2", "arm 3"), (UP, DOWN, GREEN))
-    show(
-        "Left: along the exact gradient arm 1 becomes likely and the others rare. Right: the "
-        "expected reward rises to nearly 1. Runs with eight pulls a step scatter around this curve."
-    )
+        ax.plot(path[:, 0], color=UP, alpha=0.6)  # J is the probability of arm 1
+    ax.plot(exact[:, 0], color="black", linewidth=3)
+    ax.text(20, 0.3, "black: the exact gradient\nblue: eight pulls a step")
+    ax.set(xlabel="training step", ylabel="expected reward J", ylim=(0, 1.02))
+    show("J rises to nearly 1. Runs with eight pulls a step scatter around the exact curve.")
 
 
 def noise(games, truth):
