@@ -1,7 +1,7 @@
 """Blanks the functions of the assignment: python -m course.blank [--without 8]
 
 The body of a function becomes `raise NotImplementedError`; its signature and docstring stay. In a
-part of a week that begins with loops the docstring also goes: it shows the formula. In policy_loss
+part that begins with loops the docstring also goes: it shows the formula. In policy_loss
 the lines of the loss types gspo and cispo stay as well. `FORMULAS.rloo` means the entry "rloo" of
 the table FORMULAS, which is removed. What else gives an answer away is left out (SHOWN). With
 --without 8 part 8 stays written, and a note at the top of the page course/README.md says so. Run it
@@ -31,7 +31,7 @@ SHOWN = [
     ("tests/test_trl.py", "    hidden = read_resp", "    logprobs = probs", LATER[8:]),
     ("tools/trl_variants.py", "            # The logits", "        return Rollout(", LATER),
 ]
-WITHOUT = {"action": "append", "default": [], "metavar": "PART", "choices": [*"123456789", "10"]}
+WITHOUT = {"action": "append", "default": [], "metavar": "PART", "choices": [*"12345678"]}
 
 
 def read(path: Path | str) -> str:
@@ -46,8 +46,7 @@ def assignment(without: list[str] = []) -> list[Part]:
             title, number, write, command = re.match(PART, text).groups()
             found = re.findall(r"(.+?)\s+in\s+`(\w+\.py)`", write, re.DOTALL)
             files = {file: re.findall("`(.+?)`", names) for names, file in found}
-            week = section[5:6] if section.startswith("Week") else ""  # the appendix has none
-            parts.append(Part(number, title, files, command, week))
+            parts.append(Part(number, title, files, command, section[5:6]))
     return [part for part in parts if part.number not in without]
 
 
@@ -97,7 +96,7 @@ def main() -> None:
             page = f"What to write is described in course/README.md: {part.title}."
             for file, names in part.files.items():
                 for name in names:
-                    loops_first = "test_grpo.py" in part.files and bool(part.week)
+                    loops_first = "test_grpo.py" in part.files
                     sources[file] = blanked(sources[file], name, page * loops_first)
         for file, first, last, instead in SHOWN:
             source = sources.get(file) or read(file)

@@ -9,7 +9,6 @@ import matplotlib.pyplot as plt
 import torch
 from IPython.display import display
 
-from studies.common import interval
 from studies.group import draw
 from studies.pictures import DOWN, NEUTRAL, UP, name_lines
 
@@ -48,21 +47,14 @@ def named_lines(ax, x, curves, names, colours):
 
 # ---- The first lecture
 def ascent(exact, sampled):
-    """pi along the exact gradient, exact (steps, 3); then J, the sampled runs in blue."""
-    left, right = panels(2, sharey=True)
-    left.set(title="the policy, along grad J", ylabel="probability of an arm")
+    """J along the exact gradient in black, and along sampled ones. A path of pi is (steps, 3)."""
+    ax = panels()
     for path in sampled:
-        right.plot(path[:, 0], color=UP, alpha=0.6)
-    right.plot(exact[:, 0], color="black", linewidth=3)
-    right.text(14, 0.3, "black: grad J\nblue: eight pulls a step")
-    right.set(title="what it earns", ylabel="expected reward J")
-    for ax in (left, right):
-        ax.set(xlabel="training step", ylim=(0, 1.02))
-    named_lines(left, range(51), exact.T, ("arm 1", "arm 2", "arm 3"), (UP, DOWN, GREEN))
-    show(
-        "Left: along the exact gradient arm 1 becomes likely and the others rare. Right: the "
-        "expected reward rises to nearly 1. Runs with eight pulls a step scatter around this curve."
-    )
+        ax.plot(path[:, 0], color=UP, alpha=0.6)  # J is the probability of arm 1
+    ax.plot(exact[:, 0], color="black", linewidth=3)
+    ax.text(20, 0.3, "black: the exact gradient\nblue: eight pulls a step")
+    ax.set(xlabel="training step", ylabel="expected reward J", ylim=(0, 1.02))
+    show("J rises to nearly 1. Runs with eight pulls a step scatter around the exact curve.")
 
 
 def noise(games, truth):
@@ -135,18 +127,3 @@ def verdicts(steps, claimed, true):
     plt.suptitle("In the end the run reports far more than is correct")
     named_lines(ax, steps, (claimed, true), ("what it reports", "truly correct"), ("black", GREEN))
     show("The share that the run reports rises. The share of correct responses rises and falls.")
-
-
-def differences(found):
-    """found: name -> differences of two runs in points, one for each base model."""
-    ax = panels(height=0.75 + 0.75 * len(found))
-    for row, (name, values) in enumerate(found.items()):
-        mean, low, high = interval(values)
-        ax.barh(row, high - low, 0.4, low, color="black", alpha=0.2)
-        ax.plot([mean, mean], [row - 0.3, row + 0.3], color="black", linewidth=2)
-        ax.scatter(values, [row] * len(values), color=NEUTRAL, s=80, alpha=0.8, lw=0, zorder=3)
-    plt.suptitle("One algorithm with two names differs by chance; nthr and half gain")
-    ax.axvline(0, color="black", linewidth=1)
-    ax.set_yticks(range(len(found)), found)
-    ax.set(xlabel="difference in points of average accuracy", ylim=(len(found) - 0.5, -0.5))
-    show("Twelve differences in each row, around 0 for the first pair and above 0 for the others.")

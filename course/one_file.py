@@ -22,7 +22,7 @@ STEPS = 200  # training steps
 LR = 8e-4  # learning rate
 MINIBATCHES = 4  # optimiser steps of each training step
 CLIP = 0.2  # a push ends once it has changed the ratio by this much
-MAX_NORM = 0.01  # longer gradients are scaled down to it, so that all steps have about one length
+MAX_NORM = 0.01  # longer gradients are scaled down to it, and count alike in Adam's averages
 D = 64  # width of the policy
 
 
@@ -80,7 +80,7 @@ def decode(tokens):
 
 # ---- 2. The policy, a small GPT, and its sampler
 class Block(nn.Module):
-    """Attention to the tokens so far, and then an MLP."""
+    """Attention to the tokens so far, with one head, and then an MLP."""
 
     def __init__(self):
         super().__init__()
@@ -126,6 +126,7 @@ def sample(policy, problems, n):
 
 def read(policy, rows):
     """ln pi of each response token, (P, G, T), with gradient: one forward pass for all tokens."""
+    # The first response token is predicted at the last position of the prompt, START - 1.
     logits = policy(rows[..., :-1].flatten(0, 1))[:, START - 1 :]  # (P * G, T, V)
     logprobs = logits.log_softmax(-1).unflatten(0, rows.shape[:2])  # (P, G, T, V)
     return logprobs.gather(-1, rows[..., START:, None])[..., 0]
@@ -136,7 +137,8 @@ def advantages(rewards):
     """(P, G) -> (P, G): compare each response with the mean of its group; 0 if all are equal."""
     mean = rewards.mean(1, keepdim=True)
     equal = (rewards == rewards[:, :1]).all(1, keepdim=True)
-    above = (rewards - mean).masked_fill(equal, 0)  # of eight 0.35 the mean is only nearly 0.35
+    # The mean is rounded. If all rewards are equal, it can differ from them a little.
+    above = (rewards - mean).masked_fill(equal, 0)
     deviation = rewards.std(1, correction=0, keepdim=True)
     A = above / (deviation + 1e-6)
     return A  # grpo
@@ -166,11 +168,11 @@ def grpo_loss(logprobs, old_logprobs, A, weights):
 def update(policy, optimizer, rows, rewards):
     """Reads the rows that were sampled, a part of the groups for each optimiser step."""
     mask = up_to_end(rows[..., START:])  # (P, G, T)
-    weights = mask / mask.sum()  # every sampled token counts alike
+    weights = mask / mask.sum()  # every sampled token counts alike, whichever part it is in
     A = advantages(rewards)[..., None]  # (P, G, 1): the same for all tokens of a response
     with torch.no_grad():
         old_logprobs = read(policy, rows)  # those of the policy that sampled
-    mixed = A.any(1)[:, 0].nonzero()[:, 0]  # numbers of the groups with a gradient
+    mixed = A.flatten(1).any(1).nonzero().flatten()  # numbers of the groups with a gradient
     for part in mixed.tensor_split(MINIBATCHES):
         if len(part) > 0:
             logprobs = read(policy, rows[part])
@@ -202,7 +204,10 @@ def accuracy(policy, problems):
 
 
 def imitate(policy):
-    """Supervised learning from solutions, which ends when 13 % of the responses are correct."""
+    """Supervised learning from solutions, which ends when 13 % of the responses are correct.
+
+    By then most groups are mixed, and most of the task is left to learn.
+    """
     optimizer = torch.optim.Adam(policy.parameters(), 2e-3)
     for _ in range(50):
         if accuracy(policy, draw(256, held_out=False)) >= 0.13:

@@ -113,10 +113,10 @@ def test_a_body_goes_and_nothing_else(copy):
 def test_all_is_the_whole_assignment(copy):
     """A function that is forgotten."""
     parts = assignment()
-    assert [part.number for part in parts] == [*map(str, range(1, 11))]
-    assert "".join(part.week for part in parts) == "11112233"  # and the appendix
+    assert [part.number for part in parts] == [*"12345678"]
+    assert "".join(part.week for part in parts) == "11112233"
     assert blank(copy, "")[0] == 0
-    assert [part.number for part in assignment(["8", "10"])] == [*"1234567", "9"]
+    assert [part.number for part in assignment(["8"])] == [*"1234567"]
     for part in parts:
         for file, names in part.files.items():
             for name in names:
@@ -179,23 +179,18 @@ ASKED = {
     "ngrpo": r"(rewards|\br),1|rewards\+\[1|concat\(\[?1|(sum|total).{0,20}\+1\)/\(.{0,12}\+1\)"
     r"|ones_like\(.{0,8}rewards",
     "train": r"min\(.{0,6}(n|step)\w*(\+1\))?/10,",
-    "nthr": r"2\*(abs)?\(?.{0,25}-(0?\.5|1/2)|>(least|tau|threshold)\b",
-    "verifree": r"m\w*\*?\(1-m",
 }
 THE_PAGE = ["standardise", "policy_loss", "update", "train"]  # it gives these formulas
 ALLOWED = {("course/README.md", name) for name in THE_PAGE} | {
     ("course/lecture-1.ipynb", "policy_loss"),  # the lecture explains it, as the page says
     ("advantages.py", "standardise"),  # the docstring of `process`, which is given
-    ("advantages.py", "verifree"),  # its docstring, and the appendix asks for nothing else
     ("advantages.py", "update"),  # `ppo`, which is given, also makes mini-batches
     ("grpo.py", "update"),  # its docstring
     ("tasks.py", "Task.reward"),  # `coherent`, which is given, compares another text
     ("test_grpo.py", "standardise"),  # `process`, which is given
     ("test_grpo.py", "update"),  # the test of update makes its steps by hand
     ("test_grpo.py", "train"),  # the test of the learning rate
-    ("test_grpo.py", "nthr"),  # the loops of nthr are given
-    ("test_grpo.py", "verifree"),  # the test of its gradient, which the appendix asks for
-    ("test_grpo.py", "rloo"),  # the same test: the mean of the other L
+    ("test_grpo.py", "rloo"),  # the test of verifree's gradient: the mean of the other L
     ("tools/trainers.md", "standardise"),  # one line for another library
 }
 
@@ -250,9 +245,7 @@ def solutions():
         ("standardise", "A = [(x - m) / (statistics.pstdev(r) + 1e-6) for x in r]"),
         ("rloo", "A = [r[i] - mean(r[:i] + r[i + 1 :]) for i in range(len(r))]"),
         ("token_weights", "weights = mask / mask.sum()"),
-        ("nthr", "const less = 2 * Math.abs(mean(x.rewards) - 0.5);"),
         ("Task.reward", 'y.split("#").length === 2 && y.split("#")[1] === problem.answer'),
-        ("verifree", r"Divide by $s = \sqrt{m (1 - m)}$, and take no baseline."),
     ],
 )
 def test_a_translated_solution_is_noticed(name, planted):
@@ -309,14 +302,14 @@ def test_a_handout_is_complete_or_not_there(tmp_path):
     made = tmp_path / "handout"
     done = hand_out(made, "--without", "88")
     assert done.returncode == 2 and "invalid choice" in done.stderr and not made.exists()
-    assert hand_out(made, "--without", "8", "--without", "10").returncode == 0
+    assert hand_out(made, "--without", "7", "--without", "8").returncode == 0
     note = " ".join(read(made / "course" / "README.md")[:400].split())
-    assert "already solved in this copy: 8, 10." in note
+    assert "already solved in this copy: 7, 8." in note
     assert "Their questions do not count either." in note
     for part in assignment():
         name = sum(part.files.values(), [])[-1]
         body = ast.unparse(node(made, [*part.files][-1], name))
-        given = part.title[:2] in ("8.", "10")
+        given = part.title[:2] in ("7.", "8.")
         assert body.endswith("raise NotImplementedError") != given, part.title
     for place in (made, tmp_path / "no" / "handout"):  # it is there already; no folder for it
         done = hand_out(place)

@@ -1,6 +1,4 @@
-"""What the parts of the assignment ask beyond the formulas, and the steps of an update apart from
-its metrics.
-"""
+"""What variants ask beyond the formulas, and the steps of an update apart from its metrics."""
 
 from types import SimpleNamespace
 from unittest.mock import ANY
@@ -35,24 +33,6 @@ def test_verifree_pushes_nothing_where_the_mean_is_above_0_999():
         means = "the means of L are 0.9991 and 0.9988"
         assert not A[0].any(), f"{form}: {means}, and the first gets {A[0].flatten().tolist()}"
         assert A[1].all(), f"{form}: {means}, and the second gets {A[1].flatten().tolist()}"
-
-
-@pytest.mark.parametrize("eta", [0.0, 0.25, None])
-def test_nthr_pushes_a_spared_token_by_eta(eta):
-    """An eta that is given is ignored. Or a group with as many incorrect as correct responses does
-    not get eta = 0. This is the example in the docstring of nthr.
-    """
-    x = random_rollout([[1, 0]], T=2)
-    x.mask[:] = True
-    x.tokens = torch.tensor([[[0, 2], [0, 1]]])
-    x.hidden[:] = 1.0
-    x.probs[:] = 0.0
-    x.probs[..., :3] = torch.tensor([[0.2, 0.4, 0.4], [0.1, 0.3, 0.6]])
-    close(
-        advantages.nthr_scores(x)[0] / 6, torch.tensor([[0.84, 0.14], [0.84, -0.56]]).double(), 1e-6
-    )
-    expected = torch.tensor([[[1.0, 1.0], [-(eta or 0.0), -1.0]]], dtype=torch.float64)
-    close(advantages.nthr(x, eta).expand(1, 2, 2), expected, 1e-5)
 
 
 def steps_only(options, monkeypatch):

@@ -19,7 +19,7 @@ f=0.125,0.25,0.5 h=0.125,0.25,0.375
 x=2,3,4,5
 m=2,3,4,5 n=6,8,10,12
 G=4,9,16,25
-s=0.1,0.15,0.2 t=0.3,0.36,0.5 a=0.27,0.33,0.45
+s=0.1,0.15,0.2 t=0.45,0.48,0.5 a=0.54,0.6,0.66
 y=0.6,0.8,0.9 z=0.3,0.4,0.5
 a=2.1,2.4,3.0 b=2.0,1.9,0.4 c=1.8,2.2,1.1 n=10,20,40,60"""
 
@@ -55,7 +55,7 @@ RESULTS = [
         ("none", "less")[v > 0.8],
         ("none", "more")[w < 1.2],
     ),
-    lambda f, h: (64 * (1 - f - h), 64 * (1 - h)),
+    lambda f, h: (64 * (1 - f - h), 64 * (1 - h), 1 / (1 - f - h)),
     lambda x: (x / (1 + x), x**2 / (1 + x**2), (1 + x**2) / (1 + x) / x),
     lambda m, n: (1 / (2 * m + 2 * n), 1 / (4 * m), 1 / (4 * n)),
     lambda G: (-1 / math.sqrt(G), *given_by("ngrpo", [1.0] + [0.0] * int(G - 1))),
@@ -65,12 +65,20 @@ RESULTS = [
 ]
 
 
-def main(word: str) -> None:
-    rng = Random(word)
-    for number, row in enumerate(NUMBERS.splitlines()):
-        pairs = [pair.split("=") for pair in row.split()]
+def drawn(rng: Random, number: int) -> tuple[dict, tuple | list]:
+    """Numbers for a question, and its results. In question 3 the clip stops some of the tokens."""
+    pairs = [pair.split("=") for pair in NUMBERS.splitlines()[number].split()]
+    while True:
         given = {name: rng.choice(values.split(",")) for name, values in pairs}
         results = RESULTS[number](**{name: float(x) for name, x in given.items()})
+        if number != 2 or 1 <= results.count("none") <= 2:
+            return given, results
+
+
+def main(word: str) -> None:
+    rng = Random(word)
+    for number in range(len(RESULTS)):
+        given, results = drawn(rng, number)
         shown = [x if isinstance(x, str) else f"{x:.3g}" for x in results]
         print(f"{number + 1}.", *(f"{name}={x}" for name, x in given.items()), ":", *shown)
 
