@@ -87,26 +87,30 @@ def test_lines_of_the_readme_are_the_algorithm():
 
 
 def test_the_variants_of_the_readme():
-    """A variant or its paper is missing, its idea is not that of the code, or its points are not
-    those of the table.
-    """
-    rows = re.findall(r"^\| (.*`\w+`.*) \| (.+)<br>(.+) \|$", README, re.MULTILINE)
-    names = [name for head, *_ in rows for name in re.findall(r"`(\w+)`", head)]
-    assert sorted(names) == sorted(VARIANTS)
-    page = (ROOT / "studies" / "results" / "compare.md").read_text(encoding="utf-8")
-    found = r"^\| (add|mul) \| `(\w+)(?: = rloo)?` \| [^|]* \| 12 \| (\*?\*?[-+][0-9.]+)"
-    found = re.findall(found, page, re.MULTILINE)
-    points = {(task, name): x + "**" * ("*" in x) for task, name, x in found}
-    for head, idea, numbers in rows:
-        name, *others = re.findall(r"`(\w+)`", head)
-        first, source, *_ = inspect.getdoc(VARIANTS[name]).splitlines()
-        assert others or idea == first
-        assert re.findall(r"/abs/([\d.]+)", head)[:1] == re.findall(r"arXiv (\d{4}\.\d{5})", source)
+    """A variant or its paper is missing, or its idea is not that of the code."""
+    cells = re.findall(r"(?m)^\| \*.+\* \| (.+) \|$", README)
+    ideas = [idea.split(": ", 1) for cell in cells for idea in cell.split("<br>")]
+    assert sorted(re.findall(r"`(\w+)`", head)[0] for head, _ in ideas) == sorted(VARIANTS)
+    for head, idea in ideas:
+        first, source, *_ = inspect.getdoc(VARIANTS[re.findall(r"`(\w+)`", head)[0]]).splitlines()
+        assert idea == first
+        assert re.findall(r"/abs/([\d.]+)", head) == re.findall(r"arXiv (\d{4}\.\d{5})", source)[:1]
         assert ("¹" in head) == source.startswith("Experiment")
-        if name != "grpo" and ("add", name) in points:
-            assert numbers == f"`add` {points['add', name]}, `mul` {points['mul', name]}", name
-        else:
-            assert numbers in ("the reference", "being measured anew")
+
+
+def test_the_terminal_of_the_readme():
+    """Rows or results of another run than the one whose whole output is kept."""
+    kept = (ROOT / "studies" / "results" / "terminal.txt").read_text(encoding="utf-8")
+    [end] = [block for block in BLOCKS if "before -> after" in block]
+    assert inspect.cleandoc(end) in kept
+    [rows] = [
+        inspect.cleandoc(block).splitlines() for block in BLOCKS if "before training" in block
+    ]
+    problem, *responses = rows
+    assert f"response to {problem}" in kept and len(responses) == 3
+    for step, row in zip((0, 25, 400), responses):
+        response = row.split("    ")[0]
+        assert re.search(rf"^ *{step} .*  {re.escape(response)}( rewarded)?$", kept, re.MULTILINE)
 
 
 def test_own_variant_of_the_readme():
