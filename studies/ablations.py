@@ -113,8 +113,8 @@ def quarter(rollout: Rollout) -> Tensor:
 def focal(rollout: Rollout) -> Tensor:
     """grpo with more weight on hard problems: A_i = (1 - mu)^1.5 times that of grpo.
 
-    mu is the mean reward of the group. A group with one of eight correct weighs 7.2 times as much
-    as one with seven; under pos_only its expected update does 7 times.
+    mu is the mean reward of the group. In expectation, a problem that is solved once in eight times
+    weighs 7.2 times as much as one that is solved seven times, and under pos_only 7 times.
     """
     mu = rollout.rewards.mean(1, keepdim=True)  # (P, 1)
     return (1 - mu) ** 1.5 * grpo(rollout)
