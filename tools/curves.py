@@ -50,8 +50,7 @@ def title_of(run: Path) -> str:
         result = result.format(**json.loads((run / "summary.json").read_text()))
     except (LookupError, OSError, TypeError, ValueError):  # missing, or not a run's
         result = "not finished"
-    # No font has a half character, and a $ would begin a formula.
-    return f"{run}: {result}".encode(errors="backslashreplace").decode().replace("$", r"\$")
+    return f"{run}: {result}".replace("$", r"\$")  # a plain $ would begin a formula
 
 
 def draw(runs: dict[Path, dict], out: Path) -> None:

@@ -17,11 +17,10 @@ The model is a GPT as in model.py, but these parts are different. Llama has them
 In the small GPT, all heads of queries share one head of keys and values, so this model shares less.
 No projection has a bias. The embedding and the unembedding are one matrix.
 
-Two things tell the model what we want. Its vocabulary is cut down to the characters of tasks.py, so
-it can write nothing else; the end, $, is its newline. The cut leaves 106 of its 135 million
-weights, because most rows of its embedding are gone. And it first reads solved problems, one on
-each line. These examples replace the warm-up. (The second network of critic and ppo is the small
-GPT.)
+Two things tell the model what we want. First, its vocabulary is cut down to the characters of
+tasks.py, so it can write nothing else; the end, $, is its newline. (The embedding loses its other
+rows, which leaves 106 of 135 million weights.) Second, it begins with solved problems, one on each
+line. These examples replace the warm-up. (The second network of critic and ppo is the small GPT.)
 
 Shapes: B rows, L new tokens, which may look at C positions: those of the examples, of the prompt
 and of the response. D width, H heads of queries, K heads of keys and values, d = D / H.
