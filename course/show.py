@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from tools import end_with_the_reader
-from tools.curves import metrics
+from tools.rows import read_csv
 
 
 def show(folder: str, names: list[str]) -> None:
     """The columns with these names in the run's metrics.csv (tools/README.md defines them)."""
-    rows = metrics(Path(folder))
+    rows = read_csv(Path(folder, "metrics.csv"))
     if not names:
         raise LookupError(", ".join(rows[0]))
     print(*(name.rjust(13) for name in names))

@@ -131,9 +131,9 @@ def test_all_is_the_whole_assignment(copy):
 def test_the_columns_of_a_run(tmp_path):
     """A traceback for a folder or a column that is not there; a byte order mark in a name.
 
-    A torn row that is shown, or that is left out in silence.
+    A row without the column is shown.
     """
-    (tmp_path / "metrics.csv").write_bytes(b"\xef\xbb\xbfstep,reward\r\n1,0.5\r\n2,\r\n3")
+    (tmp_path / "metrics.csv").write_bytes(b"\xef\xbb\xbfstep,reward\r\n1,0.5\r\n2,\r\n")
     for names, said in (
         ("step reward", "0.5000"),
         ("loss", "no column loss. Its columns are step, reward"),
@@ -141,8 +141,7 @@ def test_the_columns_of_a_run(tmp_path):
     ):
         command = [sys.executable, "-m", "course.show", tmp_path, *names.split()]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        torn, *more = done.stderr.splitlines()
-        assert "the last row of metrics.csv is torn" in torn and len(more) <= 1
+        assert len(done.stderr.splitlines()) <= 1
         assert said in done.stdout + done.stderr
     command = [sys.executable, "-m", "course.show", tmp_path / "no", "step"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -192,6 +191,7 @@ ALLOWED = {("course/README.md", name) for name in THE_PAGE} | {
     ("test_grpo.py", "train"),  # the test of the learning rate
     ("test_grpo.py", "rloo"),  # the test of verifree's gradient: the mean of the other L
     ("tools/trainers.md", "standardise"),  # one line for another library
+    ("studies/difficulty.py", "verifree"),  # p / (1 - p) of another formula
 }
 
 

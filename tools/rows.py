@@ -17,12 +17,12 @@ def stop(path: Path, line: int, why) -> None:
     raise SystemExit(f"{path}, line {line}: {why}.")
 
 
-def read_csv(path: Path, torn=stop) -> list[Row]:
-    """The rows, with texts as cells. A last line without an end is torn, and not among them."""
+def read_csv(path: Path) -> list[Row]:
+    """The rows, with texts as cells."""
     # utf-8-sig: a spreadsheet may have added a byte order mark.
     *lines, last = path.read_text(encoding="utf-8-sig", errors="replace").split("\n")
     if last:
-        torn(path, len(lines) + 1, "it has no end, so it may be torn")
+        stop(path, len(lines) + 1, "it has no end, so it may be torn")
     table = [next(csv.reader([line]), []) for line in lines]  # no cell has several lines
     header = table[0] if table else stop(path, 1, "no header")
     rows = [Row(zip(header, cells)) for cells in table[1:]]

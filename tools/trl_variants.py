@@ -14,19 +14,14 @@ The packages are those of tools/requirements-trl.txt. tools/trainers.md says mor
 
 from logging import getLogger
 
-try:
-    import torch
-    from trl import GRPOConfig, GRPOTrainer, __version__
-
-    if not __version__.startswith("1.16."):  # first: another version may lack what follows
-        getLogger(__name__).warning(f"TRL {__version__}: we tested only TRL 1.16")
-    from trl.trainer.utils import split_tensor_dict
-except ModuleNotFoundError as error:
-    INSTALL = "python -m pip install -r requirements.txt -r tools/requirements-trl.txt"
-    raise SystemExit(f"The package {error.name} is not installed. Run: {INSTALL}") from None
+import torch
+from trl import GRPOConfig, GRPOTrainer, __version__
 
 from advantages import LOSS, VARIANTS, with_advantages
 from grpo import Rollout
+
+if not __version__.startswith("1.16."):
+    getLogger(__name__).warning(f"TRL {__version__}: we tested only TRL 1.16")
 
 # What these variants do besides computing advantages.
 ALSO = {"likelihood": "scores the answer", "critic": "trains a network", "culling": "drops prompts"}
@@ -66,17 +61,6 @@ def trl_settings(variant: str) -> dict:
     return settings
 
 
-def require(config: GRPOConfig | None, variant: str, kept: list[str] = KEPT) -> None:
-    """ValueError, which names the arguments, if a config would train or show something else.
-
-    Its arguments must be those of trl_settings. Those in `kept` must have TRL's defaults.
-    """
-    wanted = {name: getattr(GRPOConfig, name) for name in kept} | trl_settings(variant)
-    other = [f"{x}={wanted[x]!r}" for x in wanted if getattr(config, x, None) != wanted[x]]
-    if other:
-        raise ValueError(f"{variant} needs {', '.join(other)}: see tools/trl_variants.py")
-
-
 class VariantTrainer(GRPOTrainer):
     """GRPOTrainer, but a variant gives each token its advantage.
 
@@ -96,7 +80,10 @@ class VariantTrainer(GRPOTrainer):
 
     def __init__(self, variant: str, model, reward_funcs, args: GRPOConfig, *parts, **named):
         """The variant, then the arguments of GRPOTrainer. ValueError for what cannot work."""
-        require(args, variant)
+        wanted = {name: getattr(GRPOConfig, name) for name in KEPT} | trl_settings(variant)
+        other = [f"{x}={wanted[x]!r}" for x in wanted if getattr(args, x) != wanted[x]]
+        if other:
+            raise ValueError(f"{variant} needs {', '.join(other)}: see tools/trl_variants.py")
         rows = args.per_device_train_batch_size * args.steps_per_generation
         if rows % args.num_generations:
             raise ValueError(f"{rows} rows a device: not whole groups of {args.num_generations}")
@@ -127,31 +114,34 @@ class VariantTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list) -> dict:
         batch = super()._generate_and_score_completions(inputs)
         if self.model.training:  # an evaluation has no update
-            groups = zip(split_tensor_dict(batch, len(self.rewards)), self.rewards)
-            rollouts = [self.group_rollout(*x) for x in groups if not x[1].isnan().all()]
-            if self.variant == "forking" and rollouts:  # it has one threshold for the batch
-                rollouts = [joined(rollouts)]
-            trained = [with_advantages(rollout, VARIANTS[self.variant]) for rollout in rollouts]
+            groups = [p for p, rewards in enumerate(self.rewards) if not rewards.isnan().all()]
+            # One is made after the other, because the probabilities of a group can be large.
+            rollouts = (self.group_rollout(batch, p) for p in groups)
+            if self.variant == "forking" and groups:  # it has one threshold for the batch
+                rollouts = [joined([*rollouts])]
+            trained = [with_advantages(rollout, VARIANTS[self.variant]).A for rollout in rollouts]
             A = batch["advantages"] = torch.zeros_like(batch["completion_ids"], dtype=torch.float)
             judged = ~torch.cat(self.rewards).isnan()  # (B,); A is (B, T)
-            A[judged] = torch.cat([A[:0], *(x.A.flatten(0, 1) for x in trained)])
+            A[judged] = torch.cat([A[:0], *(each.flatten(0, 1) for each in trained)])
         return batch
 
     @torch.no_grad()
-    def group_rollout(self, group: dict, rewards: torch.Tensor) -> Rollout:
-        """One group of TRL's batch, G rows, and its rewards (G,), as a Rollout with P = 1.
+    def group_rollout(self, batch: dict, p: int) -> Rollout:
+        """Group p of TRL's batch, which has G rows, as a Rollout with P = 1.
 
         Some variants read more than rewards, tokens and mask, and for them one forward pass is
         made: for `compensation` it gives the log-probabilities, for `forking` and `nthr` the
         probabilities (G, T, V) and the hidden vectors (G, T, D). Elsewhere these are None.
         Rows whose reward is NaN are left out, and G becomes smaller.
         """
-        judged = ~rewards.isnan()
-        tokens = group["completion_ids"][judged]
+        rewards = self.rewards[p]
+        judged = rewards.isfinite()
+        rows = p * len(rewards) + judged.nonzero()[:, 0]
+        tokens = batch["completion_ids"][rows]
         T = tokens.size(1)
-        mask = (group["completion_mask"] * group.get("tool_mask", 1)).bool()[judged]
-        ids = torch.cat([group["prompt_ids"][judged], tokens], dim=1)  # (G, Lp + T)
-        seen = torch.cat([group["prompt_mask"], group["completion_mask"]], dim=1)[judged]
+        mask = (batch["completion_mask"] * batch.get("tool_mask", 1)).bool()[rows]
+        ids = torch.cat([batch["prompt_ids"][rows], tokens], dim=1)  # (G, Lp + T)
+        seen = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)[rows]
         logprobs = probs = hidden = None
         if self.variant == "compensation":
             logprobs = self._get_per_token_logps_and_entropies(self.model, ids, seen, T)[0][None]
