@@ -9,10 +9,10 @@ with p = 7/8, in groups of eight. It is 1 for grpo.
 The first table has points above grpo: sampled accuracy as a mean over training, greedy accuracy at
 the end, and the share of all-fail groups as a mean over training, where less is better. The second
 table takes grpo, focal, flat_pos and pos_only as a design of two factors, on the base models that
-have all four. The effect of the weight is the mean of focal minus grpo and of pos_only minus
-flat_pos. That of no push down is the mean of flat_pos minus grpo and of pos_only minus focal. Their
-interaction is pos_only minus flat_pos minus focal plus grpo. Intervals are 95 % t intervals over
-base models.
+have all four, with our norm limit of 0.01 and with the usual one of 1. The effect of the weight is
+the mean of focal minus grpo and of pos_only minus flat_pos. That of no push down is the mean of
+flat_pos minus grpo and of pos_only minus focal. Their interaction is pos_only minus flat_pos minus
+focal plus grpo. Intervals are 95 % t intervals over base models.
 
 methods.md has the rule by which the end decides, which was declared before.
 """
@@ -26,7 +26,7 @@ import torch
 
 from studies.analysis import with_means_of_pair
 from studies.common import TABLES, by_seed, interval, markdown, publish, read_rows
-from studies.protocol import DIFFICULTY, FIRST, ROWS, TASKS, chosen_rate, title
+from studies.protocol import DIFFICULTY, FIRST, LIMITS, ROWS, TASKS, chosen_rate, title
 from studies.runs import TRAINED
 
 MEASURES = {"mean_sampled": "average", "final_greedy": "greedy end", "all_fail": "all-fail"}
@@ -109,6 +109,13 @@ def decided(rows: list[dict], task: str, columns: list[str]) -> str:
     return f"On {task}, {of}: of the gain of pos_only, {' and '.join(parts)}. So it is {said}."
 
 
+def with_limit(rows: list[dict], limit: str) -> list[dict]:
+    """The rows with this norm limit, without its flag, and those that chose the learning rates."""
+    flags = LIMITS[limit]
+    ours = [row for row in rows if row["seed"] not in FIRST and row["flags"] == flags]
+    return [row for row in rows if row["seed"] in FIRST] + [row | {"flags": ""} for row in ours]
+
+
 def page(rows: list[dict]) -> str:
     reported = [row for row in rows if row["seed"] not in FIRST]
     rows = [row for row in rows if row["seed"] in FIRST] + with_means_of_pair(reported)
@@ -122,15 +129,16 @@ def page(rows: list[dict]) -> str:
     head = ["task", "rule", "pushes down", "hard : easy", "base models", *MEASURES.values()]
     effects = []
     said = []
-    for task in TASKS:
-        tables = [factors(rows, task, column) for column in MEASURES]
-        if len(tables[0]["interaction"]):
-            for name in tables[0]:
-                n = len(tables[0][name])
-                effects.append([task, name, str(n), *(points(table[name]) for table in tables)])
+    for task, limit in product(TASKS, ("0.01", "1")):
+        tables = [factors(with_limit(rows, limit), task, column) for column in MEASURES]
+        for name, found in tables[0].items() if len(tables[0]["interaction"]) else ():
+            about = [task, limit, name, str(len(found))]
+            effects.append([*about, *(points(table[name]) for table in tables)])
+        if limit == "0.01" and len(tables[0]["interaction"]):
             said.append(decided(rows, task, ["final_greedy", "all_fail"]))
             said.append(decided(rows, task, ["mean_sampled"]))
-    second = markdown(["task", "effect of", "base models", *MEASURES.values()], effects)
+    head_of_second = ["task", "norm limit", "effect of", "base models", *MEASURES.values()]
+    second = markdown(head_of_second, effects)
     said = "\n".join(f"- {line}" for line in said)
     return f"# {__doc__}\n{markdown(head, lines)}\n\n{second}\n\n{said}\n"
 
