@@ -14,7 +14,8 @@ the mean of focal minus grpo and of pos_only minus flat_pos. That of no push dow
 flat_pos minus grpo and of pos_only minus focal. Their interaction is pos_only minus flat_pos minus
 focal plus grpo. Intervals are 95 % t intervals over base models.
 
-methods.md has the rule by which the end decides, which was declared before.
+methods.md has the rule by which the end decides, which was declared before. The intervals of shares
+are from drawing the base models again, with replacement.
 """
 
 from itertools import product
@@ -89,24 +90,37 @@ def points(differences) -> str:
     return f"{interval(differences).times(100):+.1f}" if len(differences) else ""
 
 
-def decided(rows: list[dict], task: str, columns: list[str]) -> str:
-    """What the rule of methods.md says of these measures."""
-    shares = {"focal": [], "flat_pos": []}
-    for column in columns:
-        grpo, *others = of_four(rows, task, column)
-        focal, flat_pos, pos_only = (np.mean(x - grpo) for x in others)
-        shares["focal"].append(focal / pos_only)
-        shares["flat_pos"].append(flat_pos / pos_only)
-    said = "both"
-    for first, second, cause in (
-        ("focal", "flat_pos", "the weight on hard problems"),
-        ("flat_pos", "focal", "the push down"),
-    ):
-        if min(shares[first]) >= 2 / 3 and max(shares[second]) <= 1 / 3:
-            said = cause
-    parts = [f"{name} has {', '.join(f'{x:.0%}' for x in found)}" for name, found in shares.items()]
+def verdict(gains: np.ndarray) -> tuple[np.ndarray, str]:
+    """The shares of focal and flat_pos in the gain of pos_only, and what methods.md says of them.
+
+    gains (measures, 3, n) are above grpo. The shares are (2, measures).
+    """
+    focal, flat_pos, pos_only = gains.mean(-1).T
+    shares = np.array([focal, flat_pos]) / pos_only
+    causes = {"the weight on hard problems": shares, "the push down": shares[::-1]}
+    found = [name for name, (x, y) in causes.items() if x.min() >= 2 / 3 and y.max() <= 1 / 3]
+    return shares, found[0] if found else "both"
+
+
+def decided(rows: list[dict], task: str, columns: list[str], draws: int = 10000) -> str:
+    """The verdict on these measures, and how it varies if the base models are drawn again."""
+    of_all = np.array([of_four(rows, task, column) for column in columns])  # (measures, 4, n)
+    gains = of_all[:, 1:] - of_all[:, :1]
+    shares, said = verdict(gains)
+    n = gains.shape[-1]
+    rng = np.random.default_rng(0)
+    drawn = [verdict(gains[..., rng.integers(n, size=n)]) for _ in range(draws)]
+    low, high = np.quantile([x for x, _ in drawn], [0.025, 0.975], axis=0)  # (2, measures)
+    parts = []
+    for name, *ends in zip(("focal", "flat_pos"), shares, low, high):
+        texts = [f"{x:.0%} ({a:.0%} to {b:.0%})" for x, a, b in zip(*ends)]
+        parts.append(f"{name} has {', '.join(texts)}")
     of = " and ".join(MEASURES[column] for column in columns)
-    return f"On {task}, {of}: of the gain of pos_only, {' and '.join(parts)}. So it is {said}."
+    again = np.mean([x == said for _, x in drawn])
+    return (
+        f"On {task}, {of}: of the gain of pos_only, {' and '.join(parts)}. So it is {said}, as in "
+        f"{again:.0%} of the draws."
+    )
 
 
 def with_limit(rows: list[dict], limit: str) -> list[dict]:

@@ -290,11 +290,11 @@ def test_the_design_of_two_factors(monkeypatch):
 
     effects, said = verdict(0.05, 0.01, 0.06)
     assert effects == [[0.05] * 2, [0.01] * 2, [0.0] * 2]
-    assert "focal has 83%, 83% and flat_pos has 17%, 17%" in said
-    assert said.endswith("So it is the weight on hard problems.")
-    assert verdict(0.01, 0.05, 0.06)[1].endswith("So it is the push down.")
-    assert verdict(0.05, 0.03, 0.06)[1].endswith("So it is both.")
-    assert verdict(0.05, 0.01, 0.06, 0.0)[1].endswith("So it is both.")  # greedily, not all-fail
+    assert "focal has 83% (83% to 83%), 83%" in said and "flat_pos has 17% (17% to 17%)" in said
+    assert said.endswith("So it is the weight on hard problems, as in 100% of the draws.")
+    assert "So it is the push down," in verdict(0.01, 0.05, 0.06)[1]
+    assert "So it is both," in verdict(0.05, 0.03, 0.06)[1]
+    assert "So it is both," in verdict(0.05, 0.01, 0.06, 0.0)[1]  # greedily, not all-fail
     assert difficulty.factors([], "mul", "mean_sampled")["interaction"].tolist() == []
 
 
