@@ -11,7 +11,7 @@ from grpo in points, paired by seed, with 95 % t intervals. The measures are sam
 mean over the four evaluations, greedy accuracy at the end, the share of all-fail groups as a mean
 over training, and pass@16 at the end: the share of problems for which one of 16 samples is correct.
 All but the third are of problems that training never saw. An average in bold stays significant
-after Holm's correction over the five rules and both tasks (exact sign flips).
+after Holm's correction over the five rules of its task (exact sign flips).
 
 results/language_model.csv has one row for each run. A run that has a row is not made again. A run
 takes about three minutes of one core.
@@ -107,34 +107,31 @@ def fill(args) -> None:
             write_rows(ROWS, sorted([*read_rows(ROWS), new], key=lambda row: [*row.values()][:4]))
 
 
+def lines(rows: list[dict], task: str) -> list[list[str]]:
+    """The lines of a task: values of grpo, and the differences of the others from it."""
+    of_grpo = {"task": task, "rule": "grpo"}
+    minus = {
+        (rule, x): np.subtract(*paired(rows, x, {"task": task, "rule": rule}, of_grpo))
+        for rule, x in product(RULES[1:], MEASURES)
+    }
+    p = {rule: sign_flips(minus[rule, "mean_sampled"]) for rule in COMPARED}
+    significant = holm(p, len(COMPARED))
+    values = [[*by_seed(rows, x, **of_grpo).values()] for x in MEASURES]
+    found = [[task, "`grpo`, %", str(len(values[0]))]]
+    found[0] += [f"{interval(x).times(100):.1f}" for x in values]
+    for rule in RULES[1:]:
+        average, *others = (minus[rule, x] for x in MEASURES)
+        if len(average):
+            texts = [f"{interval(x).times(100):+.1f}" for x in (average, *others)]
+            texts[0] = f"**{texts[0]}**" if rule in significant else texts[0]
+            found.append([task, f"`{rule}`", str(len(average)), *texts])
+    return found
+
+
 def page(rows: list[dict]) -> str:
-    """The table. p are of the averages, by task and rule."""
     rows = [row for row in rows if row["seed"] not in FIRST]
-    differences = {
-        (task, rule, column): np.subtract(
-            *paired(rows, column, {"task": task, "rule": rule}, {"task": task, "rule": "grpo"})
-        )
-        for task, rule, column in product(NAMES, RULES[1:], MEASURES)
-    }
-    p = {
-        x: sign_flips(d)
-        for x, d in differences.items()
-        if x[1] in COMPARED and x[2] == "mean_sampled"
-    }
-    significant = holm(p, len(COMPARED) * len(NAMES))
-    lines = []
-    for task in dict.fromkeys(row["task"] for row in rows):
-        of_grpo = [by_seed(rows, x, task=task, rule="grpo").values() for x in MEASURES]
-        lines.append([task, "`grpo`, %", str(len(of_grpo[0]))])
-        lines[-1] += [f"{interval(x).times(100):.1f}" for x in of_grpo]
-        for rule in RULES[1:]:
-            found = {x: differences[task, rule, x] for x in MEASURES}
-            if len(found["mean_sampled"]):
-                texts = {x: f"{interval(d).times(100):+.1f}" for x, d in found.items()}
-                if (task, rule, "mean_sampled") in significant:
-                    texts["mean_sampled"] = f"**{texts['mean_sampled']}**"
-                lines.append([task, f"`{rule}`", str(len(found["mean_sampled"])), *texts.values()])
-    table = markdown(["task", "rule", "seeds", *MEASURES.values()], lines)
+    of_tasks = [lines(rows, task) for task in dict.fromkeys(row["task"] for row in rows)]
+    table = markdown(["task", "rule", "seeds", *MEASURES.values()], sum(of_tasks, []))
     return f"# {__doc__}\n{table}\n"
 
 

@@ -4,12 +4,13 @@ import csv
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import train
-from advantages import VARIANTS
+from advantages import VARIANTS, grpo, with_advantages
 from grpo import response_logprobs, sample_rollout
 from model import read_responses
 from tasks import CHARACTERS, EOS, TASKS, TOKENIZER, make_problems
@@ -217,3 +218,50 @@ def test_the_problems(name):
             answers = [p.answer for p in problems if p.level == level]
             guessed.update({x: n / len(answers) / 2 for x, n in Counter(answers).items()})
         assert max(guessed.values()) < 0.05
+
+
+def test_the_study(monkeypatch, tmp_path):
+    """A rate of one seed or of too small a gain, results of the seeds that chose it, a difference
+    that is not paired, chance that is counted as a comparison; a row that is made again."""
+    study = pytest.importorskip("studies.language_model", reason="see studies/requirements.txt")
+    rows = []
+    for seed in range(1, 11):
+        for lr in study.RATES if seed in study.FIRST else study.RATES[:1]:
+            rows.append({"task": "sums", "seed": seed, "rule": "grpo", "lr": lr})
+            rows[-1] |= dict.fromkeys(study.MEASURES, seed / 100 + 0.01 * (lr > 3e-5))
+    assert study.chosen_rate(rows, "sums") == 2e-5  # 4e-5 is better by one point
+    assert study.chosen_rate([row for row in rows if row["seed"] != 2], "sums") is None
+    for row in rows:
+        row["mean_sampled"] += 0.01 * (row["lr"] == 4e-5)
+    assert study.chosen_rate(rows, "sums") == 4e-5
+    for rule, gain in (("half", 0.05), (study.AGAIN, 0.03)):
+        same = [row for row in rows if row["rule"] == "grpo" and row["seed"] > 2]
+        rows += [row | {"rule": rule, "mean_sampled": row["seed"] / 100 + gain} for row in same]
+    page = study.page(rows)
+    assert "| sums | `grpo`, % | 8 | 6.5 (" in page
+    assert "| sums | `half` | 8 | **+5.0" in page and "| sums | `grpo again` | 8 | +3.0" in page
+    assert "| sums | `pos_only`" not in page  # it has no rows
+    monkeypatch.setattr(study, "ROWS", tmp_path / "rows.csv")
+    monkeypatch.setattr(study, "side_by_side", lambda _, jobs, __: made.append(jobs) or [])
+    study.write_rows(study.ROWS, [row for row in rows if row["rule"] != "half"])
+    made = []
+    study.fill(SimpleNamespace(tasks=["sums"], seeds=[3], jobs=1))
+    wanted = [("sums", 3, rule, 4e-5) for rule in study.RULES]
+    assert made == [wanted, wanted]  # their rows have 2e-5
+
+
+def test_rows_of_the_study(loop, monkeypatch):
+    """Samples of "grpo again" that are those of grpo; other problems or examples than grpo's."""
+    study = pytest.importorskip("studies.language_model", reason="see studies/requirements.txt")
+    monkeypatch.setattr(study, "TASKS", train.TASKS)
+    drawn = []
+    monkeypatch.setattr(
+        train, "with_advantages", lambda x, _: drawn.append(x) or with_advantages(x, grpo)
+    )
+    rows = [study.measure("sums", 3, rule, 1e-3) for rule in ("grpo", study.AGAIN)]
+    ours, again = drawn[:20], drawn[20:]
+    assert [x.problems for x in ours] == [x.problems for x in again]
+    assert ours[0].model.examples.tolist() == again[0].model.examples.tolist()
+    assert [x.texts for x in ours] != [x.texts for x in again]
+    assert [row["rule"] for row in rows] == ["grpo", "grpo again"]
+    assert [*rows[0]][:4] == ["task", "seed", "rule", "lr"]
