@@ -25,7 +25,7 @@ import numpy as np
 from studies.common import TABLES, by_seed, complete_singly, interval, markdown, matching
 from studies.common import options, paired, publish, read_rows, without_rows
 from studies.compare import row_of
-from studies.pictures import UP, WIDTH, picture
+from studies.pictures import DOWN, EXAMPLES, UP, WIDTH, picture
 from studies.protocol import DOSES, LIMITS
 from studies.runs import Run, folder_of
 
@@ -35,6 +35,7 @@ RATES = dict.fromkeys(DOSES, (2.1e-4, 3e-4))  # of a weight
 RATES |= dict.fromkeys((1, 0.5), (1.5e-4, 2.1e-4, 3e-4, 4.2e-4))
 RUNS = [(seed, weight, lr) for seed, weight in product(SEEDS, DOSES) for lr in RATES[weight]]
 COLUMNS = ("mean_sampled", "final_sampled", "final_greedy", "entropy", "final_entropy")
+SHOWN = {"mean_sampled": "average,\nin training", "final_greedy": "greedy,\nat the end"}
 
 
 def measure(seed: int, weight: float, lr: float, out: str) -> dict:
@@ -84,18 +85,20 @@ def page(best: list[dict]) -> str:
 
 
 def draw(best: list[dict]) -> None:
-    """Each weight minus weight 1: on average and, hollow, greedily at the end."""
-    with picture(TABLES / "dose.png", figsize=(WIDTH, 3.0)) as ax:
+    """Each weight minus weight 1: on average (circles), and greedily at the end (squares)."""
+    with picture(TABLES / "dose.png", figsize=(WIDTH, 3.2)) as ax:
         ax.axhline(0, color="black", linewidth=1)
-        for column, fill, side in (("mean_sampled", UP, -0.07), ("final_greedy", "white", 0.07)):
-            label = {"mean_sampled": "average accuracy"}.get(column, "greedy at the end")
+        for marker, (column, name) in zip("os", SHOWN.items()):
             y, low, high = np.transpose([interval(above_1(best, w, column)) for w in DOSES]) * 100
-            x = np.arange(len(DOSES)) + side
-            ax.vlines(x, low, high, color=UP, linewidth=2)
-            ax.plot(x, y, "o", color=UP, markerfacecolor=fill, label=label)
-        ax.set(xlabel="weight of incorrect responses", ylabel="points above weight 1")
+            x = np.arange(len(DOSES)) + (0.07 if marker == "s" else -0.07)
+            colours = [DOWN if value < 0 else UP for value in y]
+            ax.vlines(x, low, high, color=colours, linewidth=2)
+            ax.scatter(x, y, c=colours, marker=marker)
+            ax.text(4.2, y[-1], name, va="center")
+        ax.set_title(f"Pushing incorrect responses down less helps\n{EXAMPLES['mul']}")
+        ax.set(xlabel="weight of incorrect responses (bars: 95 % intervals)", yticks=[-5, 0, 5, 10])
+        ax.set_ylabel("points of accuracy above grpo")
         ax.set_xticks(range(len(DOSES)), ["2", "1 (grpo)", "1/2 (half)", "1/4", "0 (pos_only)"])
-        ax.figure.legend(loc="outside upper center", ncols=2, frameon=False)
 
 
 if __name__ == "__main__":

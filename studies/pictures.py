@@ -16,14 +16,18 @@ from studies.protocol import COMPARED, ROWS, TASKS, TWELVE, USUAL, title
 
 # Blue and orange are no variant's: they are signs, here and in the lectures.
 UP = "#0072B2"
-DOWN = "#D55E00"
+DOWN = "#C24A00"
 NEUTRAL = "#6B6B6B"
 PAGE = np.array([13, 17, 23]) / 255  # a dark page
 WIDTH = 5.6  # inches, shown 700 pixels wide
 EXAMPLES = {"add": "add: 347+285=", "mul": "mul: 347*8=", "sum": "sum: 7+8+5="}
-LEARNERS = {"half": "#007A5A", "nthr": "#B0568C"}
+COLOURS = {"base": NEUTRAL, "grpo": "black", "half": "#007A5A", "nthr": "#A63A82"}
+COLOURS |= {"pos_only": "#881111", "maxrl": "#5A2D91"}  # the same in every picture
+LEARNERS = ("half", "nthr")
 LIMITS = (-14.0, 10.5)  # points from grpo in the forest plot
-ADVISED = ("half", "pos_only", "reinforce")  # in bold
+LOOKS = {"significantly above": {"color": UP}, "significantly below": {"color": DOWN}}  # than grpo
+LOOKS |= {"not decided": {"color": NEUTRAL, "linewidth": 1, "markerfacecolor": "white"}}
+SLOW = 1.2  # times as long as a run of grpo
 
 
 # ---- What all studies draw with
@@ -35,7 +39,8 @@ def picture(path: Path, panels: int = 1, rows: int = 1, **settings):
     plt.switch_backend("Agg")
     plt.style.use("default")  # whatever somebody's matplotlibrc asks for
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
-    plt.rcParams.update({"axes.titlesize": 10.5, "axes.titleweight": "bold"})
+    plt.rcParams.update({"axes.titlesize": 10.5, "axes.titleweight": "bold", "axes.grid": True})
+    plt.rcParams.update({"axes.axisbelow": True, "grid.color": "0.9", "grid.linewidth": 0.6})
     figure, axes = plt.subplots(rows, panels, layout="constrained", **settings)
     yield axes
     figure.savefig(path, dpi=240)
@@ -45,30 +50,32 @@ def picture(path: Path, panels: int = 1, rows: int = 1, **settings):
     plt.imsave(path.with_stem(f"{path.stem}-dark"), PAGE + (0.93 - PAGE) * turned)
 
 
-def sign(x: Effect) -> dict:
-    """Blue above grpo and orange below; grey if the difference is not significant."""
-    if not x.significant:
-        return {"color": NEUTRAL}
-    return {"color": UP if x.average.value > 0 else DOWN}
+def look(x: Effect) -> str:
+    """A key of LOOKS."""
+    side = "above" if x.average.value > 0 else "below"
+    return f"significantly {side}" if x.significant else "not decided"
 
 
-def name_lines(ax, names: list[str] | None = None, apart: float = 0.08) -> None:
-    """Writes the name of each line to the right of the axes, where the line ends.
+def is_slow(name: str) -> bool:
+    """Whether a run takes at least SLOW times as long as one of grpo, on one of the tasks."""
+    return any(x[0] >= SLOW for (_, variant), x in run_times().items() if variant == name)
 
-    names: of all lines; else their labels, without those that begin with _. Names are at least
-    `apart`, a share of the axes' height. A thin line joins a name that had to move and its line.
+
+def name_lines(ax, names: list[str], apart: float = 0.08) -> None:
+    """Writes the names of the first lines to the right of the axes, where the lines end.
+
+    Names are at least `apart`, a share of the axes' height. A thin line joins a name that had to
+    move and its line.
     """
     ax.autoscale_view()  # matplotlib would find the limits only when it draws
     to_axes = ax.transData + ax.transAxes.inverted()
-    names = names or [line.get_label() for line in ax.lines]
-    named = [pair for pair in zip(ax.lines, names) if not pair[1].startswith("_")]
-    ends = [to_axes.transform(line.get_xydata()[-1])[1] for line, _ in named]
+    ends = [to_axes.transform(line.get_xydata()[-1])[1] for line in ax.lines[: len(names)]]
     for i, height in zip(np.argsort(ends), spread(np.sort(ends), apart)):
-        line, name = named[i]
-        colour = line.get_color()
+        end = ax.lines[i].get_xydata()[-1]
+        colour = ax.lines[i].get_color()
         joined = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "relpos": (0, 0.5)}
         text = {"color": colour, "va": "center", "arrowprops": joined}
-        ax.annotate(name, line.get_xydata()[-1], (1.04, height), textcoords="axes fraction", **text)
+        ax.annotate(names[i], end, (1.04, height), textcoords="axes fraction", **text)
 
 
 def spread(heights: np.ndarray, apart: float) -> np.ndarray:
@@ -81,53 +88,48 @@ def spread(heights: np.ndarray, apart: float) -> np.ndarray:
 def forest(path: Path, results: list[Effect], tasks=TASKS) -> None:
     """A dot and an interval for each variant, a panel a task; the best mean over tasks on top.
 
-    The last effect of a variant counts.
+    Slow variants stand below the others. The last effect of a variant counts.
     """
     found = {(x.task, x.variant): x for x in results if x.task in tasks}
-    means = {}
-    for name in dict.fromkeys(name for _, name in found):
-        means[name] = np.mean([x.average.value for x in found.values() if x.variant == name])
-    names = sorted(means, key=means.get)  # from the bottom
-    size = {"figsize": (WIDTH, 1.1 + 0.27 * len(names)), "sharey": True, "squeeze": False}
+    of = {name: [x for x in found.values() if x.variant == name] for _, name in found}
+    means = {name: np.mean([x.average.value for x in of[name]]) for name in of}
+    names = sorted(means, key=lambda name: (not is_slow(name), means[name]))  # from the bottom
+    slow = sum(map(is_slow, names))
+    if slow:
+        names.insert(slow, "cost more time:")
+    size = {"figsize": (WIDTH, 1.3 + 0.27 * len(names)), "sharey": True, "squeeze": False}
     with picture(path, len(tasks), **size) as axes:
         for ax, task in zip(axes[0], tasks):
             ax.axvline(0, color="black", linewidth=1)
             ax.set(title=EXAMPLES.get(task, task), xlim=LIMITS, xlabel="points above grpo")
             ax.set_xticks([-10, -5, 0, 5, 10])
-            if any(of == task for of, _ in run_times()):
-                ax.text(1.03, len(names) - 0.4, "time", transform=ax.get_yaxis_transform())
-            ax.grid(axis="y", color="0.9", linewidth=0.6)
-            ax.set_axisbelow(True)
             for y, name in enumerate(names):
                 if (task, name) in found:
                     dot_and_interval(ax, y, found[task, name])
         ax.set_yticks(range(len(names)), [title(name) for name in names])
-        ax.set_ylim(-0.6, len(names) - 0.4)
         for label, name in zip(axes[0][0].get_yticklabels(), names):
-            label.set_fontweight("bold" if name in ADVISED else "normal")
-        if {*TASKS} <= {*tasks}:
-            ax.figure.suptitle(
-                "Filled dots differ significantly from grpo: blue above, orange below"
-            )
+            if [look(x) for x in of.get(name, [])] == ["significantly above"] * len(tasks):
+                label.set(fontweight="bold", color=UP)
+        for text, shape in LOOKS.items():
+            ax.plot([], [], "o-", label=text, **shape)
+        about = "Average accuracy minus that of grpo, and its 95 % interval"
+        ax.figure.legend(loc="outside upper center", ncols=3, title=about, frameon=False)
 
 
 def dot_and_interval(ax, y: int, x: Effect) -> None:
-    """One line of a panel, with an arrow if the value is outside on the left, and the time."""
+    """One line of a panel, with an arrow if the value is outside, and the time of a slow one."""
     value, low, high = x.average.times(100)
-    width = 2 if x.significant else 1
-    fill = None if x.significant else "white"  # a hollow dot is not significant
-    ax.plot([low, high], [y, y], linewidth=width, solid_capstyle="butt", **sign(x))
+    shown = np.clip([low, value, high], *LIMITS)
+    marker = {LIMITS[0]: "<", LIMITS[1]: ">"}.get(shown[1], "o")
+    line = {"marker": marker, "markevery": [1], "solid_capstyle": "butt", "clip_on": False}
+    ax.plot(shown, [y] * 3, **{"linewidth": 2} | line | LOOKS[look(x)])
     if value < LIMITS[0]:
-        ax.plot(LIMITS[0], y, "<", clip_on=False, markersize=7, **sign(x))
-        number = f"{value:+.0f}".replace("-", "\N{MINUS SIGN}")
-        ax.text(max(high, LIMITS[0]) + 0.9, y, number, va="center")  # beside the bar
-    else:
-        ax.plot(value, y, "o", markersize=6, markerfacecolor=fill, **sign(x))
+        ax.text(shown[2] + 0.9, y, f"\N{MINUS SIGN}{-value:.0f}", va="center")  # beside the bar
     times = run_times().get((x.task, x.variant))
-    note = f"{times[0]:.1f}" if times is not None else ""
-    if x.n < len(TWELVE):
-        note = f"{note} n={x.n}"
-    ax.text(1.03, y, note, transform=ax.get_yaxis_transform(), va="center", color=NEUTRAL)
+    slow = times is not None and is_slow(x.variant)
+    note = f"{times[0]:.1f}\N{MULTIPLICATION SIGN}" if slow else ""
+    few = f" n={x.n}" if x.n < len(TWELVE) else ""
+    ax.text(1.03, y, note + few, transform=ax.get_yaxis_transform(), va="center", color=NEUTRAL)
 
 
 # ---- Learning curves
@@ -141,23 +143,20 @@ def curves(path: Path, rows: list[dict]) -> None:
         shares[name] = np.array([found[seed] for seed in TWELVE])
     mean = shares["grpo"].mean(0)
     with picture(path, rows=2, figsize=(WIDTH, 4.2), sharex=True, height_ratios=[5, 2]) as axes:
-        axes[0].plot(steps, shares["grpo"].T, color="0.75", linewidth=0.8)
+        axes[0].plot(steps, shares["grpo"].T, color="0.55", linewidth=0.7)
         axes[0].plot(steps, mean, color="black", linewidth=2.5)
         axes[0].text(130, 45, "grpo: twelve runs and their mean", fontweight="bold")
         for x, y, side in ((0, 4, "left"), (400, mean[-1] - 12, "right")):
             axes[0].text(x + 4 * (x == 0), y, f"{mean[x // 25]:.0f} %", ha=side, fontweight="bold")
-        axes[0].set(title="Correct answers to new problems of add", ylabel="%", ylim=(0, 100))
-        axes[1].axhline(0, color="black", linewidth=1, label="_")
-        for name, colour in LEARNERS.items():
+        axes[0].set(title=f"Correct answers to new problems, % ({EXAMPLES['add']})", ylim=(0, 100))
+        for name in LEARNERS:
             found = [interval(x) for x in (shares[name] - shares["grpo"]).T]
             means, lows, highs = np.nan_to_num(found).T
-            axes[1].fill_between(steps, lows, highs, color=colour, alpha=0.18, linewidth=0)
-            axes[1].plot(steps, means, color=colour, linewidth=2, label=name)
+            axes[1].fill_between(steps, lows, highs, color=COLOURS[name], alpha=0.18, linewidth=0)
+            axes[1].plot(steps, means, color=COLOURS[name], linewidth=2)
+        axes[1].axhline(0, color="black", linewidth=1, zorder=1)
         axes[1].set(xlabel="training step", ylabel="points\nabove grpo", xlim=(0, 400))
-        for ax in axes:
-            ax.grid(color="0.9", linewidth=0.6)
-            ax.set_axisbelow(True)
-        name_lines(axes[1], apart=0.3)
+        name_lines(axes[1], LEARNERS, 0.3)
 
 
 def draw(results: list[Effect]) -> None:

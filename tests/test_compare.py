@@ -4,6 +4,7 @@ import importlib
 import re
 import shutil
 import sys
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
@@ -387,6 +388,35 @@ def test_names_do_not_touch():
     """Names nearer than they may be, out of order, or moved although there is room."""
     assert pictures.spread(np.array([0.1, 0.5, 0.9]), 0.1) == pytest.approx([0.1, 0.5, 0.9])
     assert pictures.spread(np.array([0.5, 0.5, 0.9]), 0.1) == pytest.approx([0.45, 0.55, 0.9])
+
+
+def test_slow_variants_stand_below_the_others(monkeypatch):
+    """A slow variant among fast ones; a blue name for a gain on one task; a time that was not
+    measured; a value outside the picture that is drawn as if it were inside."""
+    plt = pytest.importorskip("matplotlib.pyplot")
+    _, axes = plt.subplots(1, 2, squeeze=False, sharey=True)
+    monkeypatch.setattr(pictures, "picture", lambda *_, **more: nullcontext(axes))
+    times = {("add", "fast"): 1.1, ("add", "slow"): 1.3, ("mul", "slow"): 1.1, ("add", "late"): 1.2}
+    times = {head: (time, 400) for head, time in times.items()}
+    monkeypatch.setattr(pictures, "run_times", lambda: times)
+    results = []
+    for name, significant, *points in (
+        ("fast", ["mul"], 3, 3),
+        ("half", TASKS, 2, 2),
+        ("slow", TASKS, 9, -20),
+        ("late", TASKS, 8, 15),
+    ):
+        for task, x in zip(TASKS, points):
+            about = {"task": task, "variant": name, "significant": task in significant, "n": 12}
+            results.append(SimpleNamespace(**about, average=common.Interval(x / 100)))
+    pictures.forest(None, results)
+    names = {x.get_text(): x.get_color() == pictures.UP for x in axes[0][0].get_yticklabels()}
+    assert [*names] == ["slow", "late", "cost more time:", "half", "fast"]  # from the bottom
+    assert [name for name in names if names[name]] == ["late", "half"]
+    texts = [{x.get_text() for x in ax.texts} - {""} for ax in axes[0]]
+    assert texts == [{"1.3×", "1.2×"}, {"1.1×", "−20"}]
+    markers = {line.get_xdata()[1]: line.get_marker() for line in axes[0][1].lines[1:5]}
+    assert markers == {-14: "<", 10.5: ">", 2: "o", 3: "o"}
 
 
 def test_a_page_of_some_rows(tmp_path, monkeypatch):
