@@ -11,7 +11,7 @@ import numpy as np
 from scipy import optimize
 
 from studies.analysis import Effect, run_times
-from studies.common import TABLES, interval, matching, read_rows
+from studies.common import TABLES, matching, read_rows
 from studies.protocol import COMPARED, ROWS, TASKS, TWELVE, USUAL, title
 
 # Blue and orange are no variant's: they are signs, here and in the lectures.
@@ -21,9 +21,8 @@ NEUTRAL = "#6B6B6B"
 PAGE = np.array([13, 17, 23]) / 255  # a dark page
 WIDTH = 5.6  # inches, shown 700 pixels wide
 EXAMPLES = {"add": "add: 347+285=", "mul": "mul: 347*8=", "sum": "sum: 7+8+5="}
-COLOURS = {"base": NEUTRAL, "grpo": "black", "half": "#007A5A", "nthr": "#A63A82"}
+COLOURS = {"base": NEUTRAL, "grpo": "black", "half": "#007A5A"}
 COLOURS |= {"pos_only": "#881111", "maxrl": "#5A2D91"}  # the same in every picture
-LEARNERS = ("half", "nthr")
 LIMITS = (-14.0, 10.5)  # points from grpo in the forest plot
 LOOKS = {"significantly above": {"color": UP}, "significantly below": {"color": DOWN}}  # than grpo
 LOOKS |= {"not decided": {"color": NEUTRAL, "linewidth": 1, "markerfacecolor": "white"}}
@@ -134,29 +133,20 @@ def dot_and_interval(ax, y: int, x: Effect) -> None:
 
 # ---- Learning curves
 def curves(path: Path, rows: list[dict]) -> None:
-    """Sampled accuracy of twelve runs of grpo on add, and how far LEARNERS are above their mean."""
+    """Sampled accuracy of twelve runs of grpo on add, and their mean."""
     steps = range(0, 401, 25)
-    shares = {}  # of a variant: in %, a row a base model
-    for name in ("grpo", *LEARNERS):
-        ours = matching(rows, task="add", variant=name, lr=USUAL, flags="")
-        found = {row["seed"]: [100 * row[str(x)] for x in steps] for row in ours}
-        shares[name] = np.array([found[seed] for seed in TWELVE])
-    mean = shares["grpo"].mean(0)
-    with picture(path, rows=2, figsize=(WIDTH, 4.2), sharex=True, height_ratios=[5, 2]) as axes:
-        axes[0].plot(steps, shares["grpo"].T, color="0.55", linewidth=0.7)
-        axes[0].plot(steps, mean, color="black", linewidth=2.5)
-        axes[0].text(130, 45, "grpo: twelve runs and their mean", fontweight="bold")
-        for x, y, side in ((0, 4, "left"), (400, mean[-1] - 12, "right")):
-            axes[0].text(x + 4 * (x == 0), y, f"{mean[x // 25]:.0f} %", ha=side, fontweight="bold")
-        axes[0].set(title=f"Correct answers to new problems, % ({EXAMPLES['add']})", ylim=(0, 100))
-        for name in LEARNERS:
-            found = [interval(x) for x in (shares[name] - shares["grpo"]).T]
-            means, lows, highs = np.nan_to_num(found).T
-            axes[1].fill_between(steps, lows, highs, color=COLOURS[name], alpha=0.18, linewidth=0)
-            axes[1].plot(steps, means, color=COLOURS[name], linewidth=2)
-        axes[1].axhline(0, color="black", linewidth=1, zorder=1)
-        axes[1].set(xlabel="training step", ylabel="points\nabove grpo", xlim=(0, 400))
-        name_lines(axes[1], LEARNERS, 0.3)
+    ours = matching(rows, task="add", variant="grpo", lr=USUAL, flags="")
+    found = {row["seed"]: [100 * row[str(x)] for x in steps] for row in ours}
+    shares = np.array([found[seed] for seed in TWELVE])  # in %, a row a base model
+    mean = shares.mean(0)
+    with picture(path, figsize=(WIDTH, 2.7)) as ax:
+        ax.plot(steps, shares.T, color="0.55", linewidth=0.7)
+        ax.plot(steps, mean, color="black", linewidth=2.5)
+        ax.text(155, 45, "twelve runs of grpo and their mean", fontweight="bold")
+        for x, y, side in ((4, 3, "left"), (400, mean[-1] - 14, "right")):
+            ax.text(x, y, f"{mean[x // 25]:.0f} %", ha=side, fontweight="bold")
+        ax.set(title=f"Correct answers to new problems, % ({EXAMPLES['add']})", ylim=(0, 100))
+        ax.set(xlabel="training step", xlim=(0, 400))
 
 
 def draw(results: list[Effect]) -> None:
