@@ -162,15 +162,6 @@ def test_a_row_of_a_run(tmp_path, monkeypatch, capsys):
         (folder / name).write_bytes(whole[torn])
         assert not runs.is_finished(run, tmp_path)
         (folder / name).write_bytes(whole)
-    monkeypatch.setattr(runs, "read_rows", lambda _: [row])
-    (folder / "code.txt").write_text("that of other code")
-    summary = (folder / "summary.json").read_text()
-    for changed, lr in ((["nthr"], "0.0006"), ([], "0.0005"), ([], "0.0006")):
-        assert not runs.is_finished(run, tmp_path)
-        (folder / "summary.json").write_text(summary.replace("0.0006,", f"{lr},"))
-        monkeypatch.setattr(runs, "CHANGED", changed)
-        runs.trust(tmp_path)
-    assert runs.is_finished(run, tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(train.torch, "__version__", "9.9")
         assert not runs.is_finished(run, tmp_path)  # made by another PyTorch
@@ -209,18 +200,6 @@ def test_variants_beside_the_committed_ones(tmp_path, monkeypatch, capsys):
     assert results[-1].n == 2 and results[-1].flags == "--steps 50 --prompts 2 --width 8"
     assert {x.n for x in results[:-1] if x.task == "add"} == {12}
     assert "| add | `half` | 0.0003 | 2 |" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("diverges", ["grpo", "half"])
-def test_a_study_whose_runs_all_diverge_says_so(diverges, tmp_path, monkeypatch):
-    """An IndexError in the middle of a table."""
-    rows = [*made("add", "half", 3e-4, [0.5], [1]), *made("add", "grpo", 3e-4, [0.5], [1])]
-    left = [[row] if row["variant"] != diverges else [] for row in rows]
-    monkeypatch.setattr(compare, "side_by_side", lambda f, jobs, *_: left)
-    argv = ["compare", "--variants", "half", "--seeds", "1", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", argv)
-    with pytest.raises(SystemExit, match=f"No run of {diverges} on add came to its end"):
-        compare.main()
 
 
 def test_verify(monkeypatch, capsys):
@@ -272,16 +251,13 @@ def test_code_that_made_a_run(tmp_path):
 
 
 PLAIN = "def mine(rollout):\n    return WEIGHT * grpo(rollout)\n"
-TWICE = "def twice(f):\n    return lambda x: 2 * f(x)\n@twice\n"
 OTHER = 'mine = lambda x: VARIANTS["f"](x)\ndef f(x):\n    return 5\n'
 OWN_CODE = {  # what is put into advantages.py, and into mine.py beside it, and what changes there
     "a rule": ("def mine(rollout, x=0.5):\n    return x * grpo(rollout)\n", "", "0.5"),
     "a constant": (PLAIN + "WEIGHT: float = 0.5\n", "", "0.5"),
-    "a decorator": (TWICE + "def mine(x):\n    return grpo(x)\n", "", "2 *"),
     "another variant": (OTHER, "", "5"),
     "no name": ('VARIANTS["mine"] = lambda rollout: 0.5\n', "", "0.5"),
     "a file": ("from mine import f as mine\n", "def f(x):\n    return 0.5\n", "0.5"),
-    "within a rule": ("def mine(x):\n import mine\n return mine.W\n", "W = 0.5\n", "0.5"),
 }
 
 

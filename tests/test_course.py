@@ -15,7 +15,6 @@ from unittest.mock import ANY
 
 import pytest
 
-import conftest
 import grpo
 import test_grpo
 import train
@@ -198,20 +197,6 @@ def test_the_table_of_section_c(capsys):
     rows = capsys.readouterr().out.splitlines()
     assert rows == re.findall(r"(?m)^\| `\w+` \| [-+].+ \|$", PAPER)
     assert len(rows) == 4
-
-
-@pytest.mark.parametrize("failed", [True, False])
-def test_a_failure_begins_with_what_the_test_finds(failed):
-    """A student sees a dump of numbers, and not which mistake it may be."""
-    report = SimpleNamespace(failed=failed, longrepr=None, longreprtext="E   1 != 2")
-    item = SimpleNamespace(function=test_a_failure_begins_with_what_the_test_finds)
-    hook = conftest.pytest_runtest_makereport(item)
-    next(hook)
-    with pytest.raises(StopIteration) as returned:
-        hook.send(report)
-    assert returned.value.value is report
-    says = "A student sees a dump of numbers, and not which mistake it may be.\n\nE   1 != 2"
-    assert report.longrepr == (says if failed else None)
 
 
 def test_my_own_task_and_reward(tmp_path):

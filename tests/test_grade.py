@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from concurrent.futures import ThreadPoolExecutor as Pool
 from pathlib import Path
 
 import pytest
@@ -68,11 +67,7 @@ def test_every_folder_has_a_line(student, monkeypatch, capsys, all_pass):
     (week / "renamed" / "grpo.py").rename(week / "renamed" / "grpo (1).py")
     (week / "empty").mkdir()
     (week / "list.csv").touch()
-    (week / "loop").symlink_to(week / "loop")
     before = {path: path.lstat().st_mtime_ns for path in week.rglob("*")}
-    pools = []  # of processes
-    monkeypatch.setattr(grade, "ThreadPoolExecutor", lambda n: pools.append(n) or Pool(n))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
     found = lines(monkeypatch, capsys, week / "*", week / "no*", week / "anna", "--without", "4")
     anna = "anna, week 1: tick; parts 1 2 3; answers 1, 2, 3."
     nothing = "week 1: no tick; parts none; answers none. There is no file answers.md"
@@ -80,7 +75,6 @@ def test_every_folder_has_a_line(student, monkeypatch, capsys, all_pass):
         anna,
         f"empty, {nothing}. Part 1: There is no file tasks.py.",
         "list.csv, week 1: no tick. There is no such folder.",
-        "loop, week 1: no tick. There is no such folder.",
         f"nested, {nothing}, but deeper/answers.md. "
         "Part 1: There is no file tasks.py, but deeper/tasks.py.",
         anna.replace("anna", "renamed"),
@@ -88,7 +82,6 @@ def test_every_folder_has_a_line(student, monkeypatch, capsys, all_pass):
         anna,
     ]
     assert before == {path: path.lstat().st_mtime_ns for path in week.rglob("*")}
-    assert pools == [1]  # six processors may be there, and one allowed
     part = PARTS["4"]
     assert grade.reason(week / "renamed", part) == "There is no file grpo.py, but grpo (1).py."
     monkeypatch.setattr(grade, "reason", lambda *_: 1 / 0)  # for example a file without rights
@@ -179,15 +172,7 @@ CLIP = "torch.min(free, clipped)).sum()", "clipped).sum()"
     [
         ("4", "grpo.py", *CLIP, "test_policy_loss_.+ only keeps the clipped product.+ close"),
         ("1", "tasks.py", "        return float(", "        return float((", "line 1.+SyntaxError"),
-        ("1", "tasks.py", "def reward(", "def rewards(", "no attribute 'reward'"),
         ("2", "advantages.py", "def centre(", "def middle(", "'centre'"),
-        (
-            "2",
-            "test_grpo.py",
-            "def standardised(",
-            "def mine(",
-            "cannot import name 'standardised'",
-        ),
         ("3", "test_grpo.py", '    "rloo": lambda', '    "mine": lambda', "KeyError: 'rloo'"),
     ],
 )
@@ -208,7 +193,6 @@ def answering(path: Path, code: str) -> None:
     "code, said",
     [
         ("import pytest; pytest.skip('not done yet')", "three_things: .*not done yet"),
-        ("raise KeyboardInterrupt", "ended early"),
         ("import os; os._exit(0)", "ended early"),
         ("raise ValueError('x' * 10**6)", "three_things: .*ValueError: xxx"),
         ("while True: print('x' * 10**6)", "took over 20 seconds"),

@@ -424,16 +424,6 @@ def test_controls_can_be_trained():
         assert np.isfinite(row["loss"])
 
 
-def test_controls_are_in_the_tables_only_for_a_while():
-    """A study, imported or run, after which train.py takes a control or has another loss."""
-    before = dict(VARIANTS), dict(LOSS)
-    assert {x.__module__ for x in VARIANTS.values()} == {"advantages"}
-    with pytest.raises(ZeroDivisionError), runs.controls():
-        assert ablations.CONTROLS.items() <= VARIANTS.items()
-        1 / 0
-    assert (VARIANTS, LOSS) == before
-
-
 STUDY = """
 import sys, time
 from pathlib import Path
@@ -469,15 +459,6 @@ def test_a_study_that_is_stopped_is_stopped(tmp_path, stop):
     # The pipes are closed when the last process that holds them has ended.
     study.communicate(timeout=120)
     assert study.returncode and len([*tmp_path.glob("begun-*")]) <= 3
-
-
-def test_a_worker_leaves_ctrl_c_to_its_parent(monkeypatch):
-    """Each worker prints a traceback, and takes the next job."""
-    monkeypatch.setattr(common, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
-    monkeypatch.setattr(common, "signal", lambda *given: asked.append(given))
-    asked = []
-    common.begin(None)
-    assert asked == [(signal.SIGINT, signal.SIG_IGN)]
 
 
 @pytest.mark.parametrize(

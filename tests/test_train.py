@@ -1,6 +1,5 @@
 """Whole runs: what they leave and share, what each setting reaches, how they end, bad input."""
 
-import argparse
 import csv
 import json
 import math
@@ -529,34 +528,6 @@ def test_every_row_is_there_at_once_in_a_pipe():
         process.kill()
 
 
-def test_another_model_is_trained_shown_and_saved(capsys):
-    """A line of the loop makes its own GPT, so another model cannot take its place. Or a model that
-    is not to be saved is.
-    """
-
-    class Other(torch.nn.Module):  # what model.py asks for, and nothing more
-        def __init__(self):
-            super().__init__()
-            self.inner = train.new_model(parsed(""))
-            self.norm = self.inner.norm
-            self.unembed = self.inner.unembed
-
-        def forward(self, tokens, cache=None):
-            return self.inner(tokens, cache)
-
-    made = []
-    args = parsed("--variant half --kl 0.1")
-    train.run(args, lambda args: made.append(Other()) or made[0])
-    folder = Path("out", args.name)
-    saved = torch.load(folder / "model.pt", weights_only=True)
-    close(saved, made[0].state_dict(), 0)
-    assert "Base model" not in capsys.readouterr().out
-    (folder / "model.pt").unlink()
-    args.save = False
-    train.run(args, lambda args: Other())
-    assert {path.name for path in folder.iterdir()} == {"metrics.csv", "summary.json"}
-
-
 def test_a_run_without_steps_and_with_a_tilde(monkeypatch, tmp_path, capsys):
     """A traceback where a group of the last step should be shown, or a folder that is called ~."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -657,13 +628,3 @@ def test_a_variant_has_its_own_settings():
     assert own == ("gspo", "response", 0.3, 0.04)
     assert train.parse_arguments(["--variant", "culling"]).cull
     assert "--clip-low: cispo has no lower limit" in refused("--variant cispo --clip-low 0.9")
-
-
-def test_another_command_line_adds_flags_and_defaults():
-    """A tool that trains another model cannot add what it needs."""
-    more = argparse.ArgumentParser(add_help=False)
-    more.add_argument("--examples", type=int, default=6)
-    own = {"parents": [more], "steps": 20, "lr": 1e-5, "save": False}
-    args = train.parse_arguments("--examples 3 --lr 1e-4".split(), **own)
-    assert (args.steps, args.save) == (20, False)
-    assert args.name == "add-grpo-seed0-examples3-lr0.0001"
