@@ -131,12 +131,55 @@ def hand_out(*arguments, script=SCRIPT, **settings) -> subprocess.CompletedProce
     return subprocess.run(["sh", script, *arguments], capture_output=True, text=True, **settings)
 
 
+# What a part asks for, as a formula in any language: in a text without spaces, dollars, braces,
+# indices and the names of modules.
+ASKED = {
+    "Task.reward": r"split\((#|marker)\).{0,80}==.{0,20}answer|count\((#|marker)\)={2,3}1",
+    "standardise": r"/\([\w.]*(std|sigma|deviation|sd|sqrt|\bs)\w*(\(.{0,40}?\))?\+"
+    r"(\w*eps|1e-6|10\^-6)",
+    "rloo": r"\bg\)?/\(g-1\)|g/max\(g-1|(sum|total)\w*(\(.{0,30}?\))?-.{1,12}\)/\(.{1,20}-1\)"
+    r"|\[:i\]\+.{0,15}\[i\+1:\]|delete\(\w*,i\)",
+    "token_weights": r"mask\w*/\(?(mask|lengths?|n)\w*\.(sum|numel)",
+    "policy_loss": r"min\w*\(.{0,12}(ratio|rho).{0,12},.{0,40}(clip|clamp|min|max)",
+    "response_logprobs": r"log_?softmax.{0,60}gather",
+    "update": r"tensor_split|array_split|kl\*.{0,30}k3",
+    "negative": r"\b(some|any|every|all_?fail)\b.{0,70}(return|=>|:|fill\(\w*,|where\(\w*,)\[?-"
+    r"(c|1)\b|return\[?-(c|1)\b.{0,50}(any|all|sum|max)\(",
+    "ngrpo": r"(rewards|\br),1|rewards\+\[1|concat\(\[?1|(sum|total).{0,20}\+1\)/\(.{0,12}\+1\)"
+    r"|ones_like\(.{0,8}rewards",
+    "train": r"min\(.{0,6}(n|step)\w*(\+1\))?/10,",
+}
+THE_PAGE = ["standardise", "policy_loss", "update", "train"]  # it gives these formulas
+ALLOWED = {("course/README.md", name) for name in THE_PAGE} | {
+    ("course/lecture-1.ipynb", "policy_loss"),  # the lecture explains it, as the page says
+    ("advantages.py", "standardise"),  # the docstring of `process`, which is given
+    ("advantages.py", "update"),  # `ppo`, which is given, also makes mini-batches
+    ("grpo.py", "update"),  # its docstring
+    ("tasks.py", "Task.reward"),  # `coherent`, which is given, compares another text
+    ("test_grpo.py", "standardise"),  # `process`, which is given
+    ("test_grpo.py", "update"),  # the test of update makes its steps by hand
+    ("test_grpo.py", "train"),  # the test of the learning rate
+    ("test_grpo.py", "rloo"),  # the test of verifree's gradient: the mean of the other L
+    ("tools/trainers.md", "standardise"),  # one line for another library
+    ("studies/difficulty.py", "verifree"),  # p / (1 - p) of another formula
+}
+
+
 def text_of(path: Path) -> str:
     """A file as text; of a notebook its cells."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".ipynb":
         text = "\n\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
     return text
+
+
+def asked_in(text: str) -> set[str]:
+    """The functions of the assignment whose formulas a text has, whatever its language."""
+    text = re.sub(r"\\[dt]?frac\{(.+?)\}\{(.+?)\}", r"(\1)/(\2)", text.lower())
+    text = re.sub(r"\b(torch|math|np|numpy|this)\.", "", re.sub(r"\\cdot|×|·", "*", text))
+    text = re.sub(r"_\{.*?\}|_\w\b|\[\w\]", "", text.replace("−", "-"))
+    text = re.sub(r"[^\w+\-*/()\[\]=<>.,:#|?!;]", "", text)
+    return {name for name, formula in ASKED.items() if re.search(formula, text)}
 
 
 def lines_of(text: str) -> list[str]:
@@ -159,6 +202,27 @@ def solutions():
                     yield name, "\n".join(lines[i : i + 3])
 
 
+@pytest.mark.parametrize(
+    "name, planted",
+    [
+        ("negative", "def pushes(r):\n    return [-1.0] * len(r) if not any(r) else scaled(r)"),
+        ("negative", "x.some((r) => r) ? standardise(x) : x.map(() => -1)"),
+        ("ngrpo", "const ngrpo = (x) => standardise([...x.rewards, 1]);"),
+        ("ngrpo", r"Its mean is $\mu' = \frac{\sum_j r_j + 1}{G + 1}$, and so on."),
+        ("rloo", "const rloo = (r) => r.map((x) => x - (sum(r) - x) / (r.length - 1));"),
+        ("rloo", r"So `rloo` gives $\frac{G}{G-1} (r_i - \mu)$ to response $i$."),
+        ("policy_loss", "-Math.min(ratio * A, Math.min(Math.max(ratio, low), high) * A)"),
+        ("standardise", "A = [(x - m) / (statistics.pstdev(r) + 1e-6) for x in r]"),
+        ("rloo", "A = [r[i] - mean(r[:i] + r[i + 1 :]) for i in range(len(r))]"),
+        ("token_weights", "weights = mask / mask.sum()"),
+        ("Task.reward", 'y.split("#").length === 2 && y.split("#")[1] === problem.answer'),
+    ],
+)
+def test_a_translated_solution_is_noticed(name, planted):
+    """A solution in another language, or as a sentence with a formula, passes the search below."""
+    assert name in asked_in(f"Some text before.\n\n{planted}\n\nAnd more of it.")
+
+
 def test_a_handout_has_no_solution(tmp_path, monkeypatch):
     """The instructor's folder, the history, or a line of a solution is handed out; a dead link.
 
@@ -169,6 +233,9 @@ def test_a_handout_has_no_solution(tmp_path, monkeypatch):
     assert hand_out(made).returncode == 0
     files = [x for x in made.rglob("*") if x.is_file() and ".git" not in x.parts]
     texts = {str(x.relative_to(made)): text_of(x) for x in files if x.suffix not in BINARY}
+    found = {(file, name) for file, text in texts.items() for name in asked_in(text)}
+    new = sorted(found - ALLOWED)
+    assert not new, f"a leak, or it belongs into the list of what is allowed: {new}"
     lines = {file: "\n".join(lines_of(text)) for file, text in texts.items()}
     for name, body in solutions():
         shown = [file for file, text in lines.items() if body in text]
@@ -176,9 +243,7 @@ def test_a_handout_has_no_solution(tmp_path, monkeypatch):
     assert not [file for file in texts if file.endswith((".js", ".html"))]
     assert "exec(" not in texts["test_grpo.py"]
     assert "policy_loss(" not in read(made / "studies/gradients.py")  # it is half of update
-    assert "standardise(" not in read(made / "studies/ablations.py")
     first = read(made / "README.md")
-    assert "torch.min(" not in first
     assert "This is the handout of an assignment" in first
     assert all(
         "git clone https://localhost/a@b/grpo.git" in x
