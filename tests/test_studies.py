@@ -26,6 +26,7 @@ from grpo import Rollout, policy_loss, response_logprobs, update  # noqa: E402
 from studies import ablations, common, difficulty, displacement, dose  # noqa: E402
 from studies import gradients, gradients_report, group, pass_at_k, runs, timing  # noqa: E402
 from studies.gradients_report import parts, relative  # noqa: E402
+from studies.pass_at_k import SIZES  # noqa: E402
 from studies.protocol import DIFFICULTY, DOSES  # noqa: E402
 from tasks import TASKS, TOKENIZER  # noqa: E402
 from test_grpo import SEED, by_loops, close, ids, problem, random_rollout  # noqa: E402
@@ -157,6 +158,22 @@ def test_pass_at_k():
         subsets = [*combinations([True] * c + [False] * (6 - c), k)]
         share = np.mean([any(subset) for subset in subsets])
         assert pass_at_k.pass_at(k, np.array([c, 6]), 6) == pytest.approx((share + 1) / 2)
+
+
+def test_a_ring_is_where_a_curve_crosses_that_of_the_base_model():
+    """A ring at a k that was measured, beside the crossing, or where no curves cross."""
+    heights = dict.fromkeys(pass_at_k.SHOWN, 1.5) | {"grpo": 0.43, "half": -1}
+    rows = []
+    for name, height in heights.items():
+        shares = {str(k): i / 10 if name == "base" else height for i, k in enumerate(SIZES)}
+        rows += [{"model": name, "seed": seed} | shares for seed in (4, 5)]
+    _, ax = plt.subplots()
+    pass_at_k.draw(ax, rows)
+    rings = {}
+    for name, line in zip(pass_at_k.SHOWN, ax.lines):
+        rings[name] = [line.get_xydata()[i] for i in line.get_markevery()]
+    assert rings.pop("grpo") == [pytest.approx((4.3, 43), abs=0.02)]
+    assert not any(rings.values())
 
 
 def test_the_group_of_the_picture():
