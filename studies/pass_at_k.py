@@ -61,7 +61,7 @@ def draw(ax, rows: list[dict]) -> None:
     for name in SHOWN:
         means = [100 * np.mean([*by_seed(rows, str(k), model=name).values()]) for k in SIZES]
         curves[name] = np.interp(x, range(len(SIZES)), means)
-        rings = np.flatnonzero(np.diff(np.sign(curves[name] - curves["base"])))
+        rings = np.flatnonzero(np.diff(curves[name] < curves["base"]))
         look = {"color": COLOURS[name], "markevery": [*rings], "markerfacecolor": "white"}
         ax.plot(x, curves[name], "o--" if name == "base" else "o-", linewidth=2, **look)
     ax.set_title(f"With many tries, the base model solves more\n{EXAMPLES['mul']}")
