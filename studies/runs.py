@@ -1,4 +1,4 @@
-"""The training runs that studies rest on. Trust them again: python -m studies.runs FOLDER
+"""The training runs that studies rest on. This file has no command.
 
 The runs of one seed have that seed for the base model as well, so all variants and controls of a
 seed start from the same weights. (Another processor makes other weights, so runs that are compared
@@ -9,12 +9,6 @@ rules import from beside it, but no packages and no data. Of the functions and c
 advantages.py and ablations.py it has those that the variant uses, and all else of the two files. A
 rule from another file adds that file and the program that was started, which may have registered
 it, with what the two import from beside them.
-
-A change of the code can leave all numbers as they are. When a comparison of whole runs, bit for
-bit, has said so, saved runs need not be made anew: the command writes the hash of the present code
-beside the finished runs in FOLDER, the --out of a study. It takes those that have a row in
-results/compare.csv and the settings that train.py gives to the command of this row, but not those
-of process and cispo, whose rules have changed.
 """
 
 import ast
@@ -39,7 +33,6 @@ from tools.ask import finished
 
 TRAINED = advantages.VARIANTS | ablations.CONTROLS
 ROOT = Path(train.__file__).parent
-CHANGED = ("process", "cispo")  # since the ninth edition
 RULES = ("advantages.py", "studies/ablations.py")  # the files of rules
 
 
@@ -154,8 +147,8 @@ code_hash("grpo")  # all files are read now, as they are imported
 
 
 # ---- Runs and their models
-def is_finished(run: Run, out: str, by_any: bool = False) -> bool:
-    """Whether this run has been made to its end, by this code or by_any, wherever that was."""
+def is_finished(run: Run, out: str) -> bool:
+    """Whether this run has been made to its end by this code, wherever that was."""
     args = settings_of(run, out)
     folder = Path(args.out, args.name)
     try:
@@ -166,15 +159,7 @@ def is_finished(run: Run, out: str, by_any: bool = False) -> bool:
     # Another PyTorch may round differently.
     wanted = vars(args) | {"torch": train.torch.__version__, "out": summary.get("out")}
     summary = {"every": 25, "save": True} | summary  # runs of earlier editions do not say these
-    return wanted.items() <= summary.items() and (by_any or code == code_hash(run.variant))
-
-
-def trust(out: str) -> None:
-    """Writes the hash of the present code beside finished runs: see the top of this file."""
-    for run in map(Run.of, read_rows(ROWS)):
-        if run.variant not in CHANGED and is_finished(run, out, by_any=True):
-            args = settings_of(run, out)
-            Path(args.out, args.name, "code.txt").write_text(code_hash(run.variant))
+    return wanted.items() <= summary.items() and code == code_hash(run.variant)
 
 
 def folder_of(run: Run, out: str) -> Path:
@@ -203,7 +188,3 @@ def rows_of_models(measured, task: str, seed: int, out: str, names: list[str]) -
     """Rows measured(model, task) of a seed: of its base model and of what variants made of it."""
     found = {name: measured(model_after(task, name, seed, out), task) for name in names}
     return [{"task": task, "seed": seed, "model": name} | row for name, row in found.items()]
-
-
-if __name__ == "__main__":
-    trust(*sys.argv[1:])
