@@ -145,7 +145,7 @@ def curves(path: Path, rows: list[dict]) -> None:
         ax.text(155, 45, "twelve runs of grpo and their mean", fontweight="bold")
         for x, y, side in ((4, 3, "left"), (400, mean[-1] - 14, "right")):
             ax.text(x, y, f"{mean[x // 25]:.0f} %", ha=side, fontweight="bold")
-        ax.set(title=f"Correct answers to new problems, % ({EXAMPLES['add']})", ylim=(0, 100))
+        ax.set(title="Sampled answers to new additions that are correct, %", ylim=(0, 100))
         ax.set(xlabel="training step", xlim=(0, 400))
 
 

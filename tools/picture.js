@@ -41,10 +41,11 @@ function picture(wide, dark) {
     nodes.map(({ prefix }) => prefix.at(-1).replace(" ", "\u00a0")).join(""), "", `class="m" ${halo}`)).join("") + tree.order.map((i, row) => {
     const line = lineOf("grpo", opening(), i);
     const y = (n) => place.y(row) + 10 - 20 * (line[n] - Math.min(...line)) / (Math.max(...line) - Math.min(...line));
+    const curve = round(line.map((_, n) => `${x(n)},${y(n)}`).join(" "));
     const [color, broad] = [paint(i === seven ? "--up" : "--down"), i === five || i === seven];
     return (broad ? `<rect x="${left - 4}" y="${place.y(row) - 16}" width="${width - left + 2}" height="32" rx="5" fill="${color}" opacity="0.15"/>` : "") +
       text(left + 2, place.y(row) + 5, `${i + 1}\u2009${i === seven ? "\u2713" : "\u2717"}`, "", 'font-size="14" font-weight="700"') +
-      `<polyline points="${round(line.map((_, n) => `${x(n)},${y(n)}`).join(" "))}" fill="none" stroke="${color}" stroke-width="${broad ? 3 : 1.5}" ${still ? "" : 'clip-path="url(#far)"'}/>
+      `${['opacity="0.3"', still ? "" : 'clip-path="url(#far)"'].map((way) => `<polyline points="${curve}" fill="none" stroke="${color}" stroke-width="${broad ? 3 : 1.5}" ${way}/>`).join("")}
       <circle cx="${round(x(n))}" cy="${round(y(n))}" r="${broad ? 5 : 3}" fill="${color}">${moving("cx", x, still)}${moving("cy", y, still)}</circle>`;
   }).join("") + (still ? say(sentences[1]) + product(n) : BEATS.map((beat, k) => during(beat, say(sentences[k]))).join("") +
     during([7.5, 11.5], product(n)) + during([15, 20], product(LAST)));
@@ -52,7 +53,7 @@ function picture(wide, dark) {
 <style>text { font-family: system-ui, "Segoe UI", "DejaVu Sans", sans-serif } .m { font: 13px ui-monospace, Menlo, "DejaVu Sans Mono", monospace; text-anchor: middle }
 .still { display: none } @media (prefers-reduced-motion: reduce) { .still { display: inline } .moves { display: none } }</style>
 <rect width="${width}" height="${height}" rx="6" fill="${paint("--page")}"/>
-${text(8, top - 6, `${wide ? "Width: probability. " : ""}Blue: pushed up. Orange: pushed down.`, "", 'font-size="12"')}
+${text(8, top - 6, `${wide ? "Width: probability. Colour: the s" : "S"}um of all pushes, up (blue) or down (orange).`, "", 'font-size="12"')}
 ${text(begin, top - 6, wide ? "Probability, 0 to 40 updates, own scales" : "0 to 40 updates", "", 'font-size="12"')}
 <g class="moves"><clipPath id="far"><rect x="${begin}" width="0" height="${height}">${moving("width", (n) => x(n) - begin, false)}</rect></clipPath>${scene(false)}</g>
 <g class="still">${scene(true)}</g></svg>\n`;
