@@ -81,7 +81,11 @@ def page(best: list[dict]) -> str:
     stays = interval(above_1(best, 0.5, "mean_sampled")).low > 0
     said = f"The heading {'stays' if stays else 'does not stay'}, and the weights "
     said += f"{'have an' if ordered else 'do not have this'} order."
-    return f"# {__doc__}\n{markdown(['weight', *COLUMNS], lines)}\n\n{said}\n"
+    about = (
+        "Points above weight 1. Circles are the average, and squares the greedy accuracy at the end"
+    )
+    shown = f"![{about}](dose.png)"
+    return f"# {__doc__}\n{shown}\n\n{markdown(['weight', *COLUMNS], lines)}\n\n{said}\n"
 
 
 def draw(best: list[dict]) -> None:
