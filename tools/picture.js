@@ -53,7 +53,7 @@ function picture(wide, dark) {
 <style>text { font-family: system-ui, "Segoe UI", "DejaVu Sans", sans-serif } .m { font: 13px ui-monospace, Menlo, "DejaVu Sans Mono", monospace; text-anchor: middle }
 .still { display: none } @media (prefers-reduced-motion: reduce) { .still { display: inline } .moves { display: none } }</style>
 <rect width="${width}" height="${height}" rx="6" fill="${paint("--page")}"/>
-${text(8, top - 6, `${wide ? "Width: probability. Colour: the s" : "S"}um of all pushes, up (blue) or down (orange).`, "", 'font-size="12"')}
+${text(8, top - 6, `${wide ? "Width: probability. Colour: the sum of all pushes, up (blue) or down (orange)." : "Sum of all pushes: blue up, orange down"}`, "", 'font-size="12"')}
 ${text(begin, top - 6, wide ? "Probability, 0 to 40 updates, own scales" : "0 to 40 updates", "", 'font-size="12"')}
 <g class="moves"><clipPath id="far"><rect x="${begin}" width="0" height="${height}">${moving("width", (n) => x(n) - begin, false)}</rect></clipPath>${scene(false)}</g>
 <g class="still">${scene(true)}</g></svg>\n`;
