@@ -111,6 +111,13 @@ def test_the_terminal_of_the_readme():
         assert re.search(rf"^ *{step} .*  {re.escape(response)}( rewarded)?$", kept, re.MULTILINE)
 
 
+def test_the_pictures_of_the_readme_are_whole():
+    """A <source> that begins a line ends the paragraph before it, so no picture has it."""
+    blocks = [block for block in README.split("\n\n") if "<picture>" in block]
+    begins = [block.splitlines()[0] for block in blocks if re.search(r"(?m)^ *<source", block)]
+    assert len(blocks) == 3 and all(re.match("<p>|<picture>$", line) for line in begins)
+
+
 def test_own_variant_of_the_readme():
     """The example that readers copy does not run, or its formula is another one."""
     [block] = [inspect.cleandoc(block) for block in BLOCKS if "def neg_only" in block]

@@ -1,7 +1,6 @@
 """The two tools beside a run: what they are asked, what they answer, how they refuse."""
 
 import csv
-import io
 import json
 import re
 import shutil
@@ -18,7 +17,7 @@ from advantages import VARIANTS
 from grpo import sample_rollout
 from tasks import ADD, MUL, SUM, TASKS
 from test_grpo import fewer_problems, ids, tiny_gpt
-from tools import ask, curves, print_anything
+from tools import ask, curves
 
 
 @pytest.fixture
@@ -263,36 +262,6 @@ def test_curves_begin_at_step_0(folder, drawn):
         assert first.get_color() != second.get_color()
 
 
-def test_every_run_has_a_line_of_its_own(folder, drawn):
-    """The sixth run looks like the first; a `$` in a name is read as a formula, or stops all."""
-    names = ["one", "two", "three", "four", "five", "six", "a$b$", "_seven"]
-    for name in names:
-        shutil.copytree(folder, name, ignore=shutil.ignore_patterns("summary.json"))
-    curves.main(names)
-    (legend,) = drawn[0].legends
-    labels = [text.get_text().replace("\\$", "$") for text in legend.get_texts()]
-    assert labels == [f"{name}: not finished" for name in names]
-    for ax in drawn[0].axes:
-        looks = {(x.get_color(), x.get_linestyle()) for x in ax.lines}
-        assert len(looks) == len(ax.lines) == 8
-
-
-def test_what_is_measured_in_every_step_is_faint_and_its_mean_bold(folder, drawn):
-    """Noise that hides the curve; a mean before its ten steps."""
-    rows = (folder / "metrics.csv").read_text().splitlines()
-    cells = dict(zip(rows[0].split(","), rows[-1].split(",")))
-    more = [
-        ",".join({**cells, "step": str(n), "reward": str(n / 100)}.values()) for n in range(3, 60)
-    ]
-    (folder / "metrics.csv").write_text("\n".join([*rows, *more]) + "\n")
-    curves.main([str(folder)])
-    faint, bold = drawn[0].axes[2].lines
-    assert faint.get_alpha() < 0.5 and bold.get_alpha() is None and len(faint.get_xdata()) == 59
-    values = faint.get_ydata()
-    assert bold.get_ydata()[0] == pytest.approx(sum(values[:10]) / 10)
-    assert bold.get_xdata()[0] == pytest.approx(5.5)
-
-
 def test_the_title_has_the_result_that_the_run_printed(folder, drawn):
     """Another measure than in the last lines of the run, or a result of a run that was stopped."""
     summary = folder / "summary.json"
@@ -316,13 +285,6 @@ def test_what_curves_refuses(folder, monkeypatch, capsys):
         assert f"{out} cannot be written" in refused(capsys, curves, folder, "--out", out)
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
     assert "python -m pip install matplotlib" in refused(capsys, curves, folder)
-
-
-def test_standard_output_that_is_not_a_file(monkeypatch):
-    """A traceback in a notebook (%run -m tools.ask), in IDLE or without a console."""
-    for stdout in (io.StringIO(), None):
-        monkeypatch.setattr(sys, "stdout", stdout)
-        print_anything()
 
 
 @pytest.mark.parametrize("name", ["half", "pos_only"])
