@@ -22,7 +22,7 @@ RATES = sorted({*sum(BEYOND.values(), [*GRID]), *OWN_GRID["cispo"]})
 NAMES = [*VARIANTS]  # grpo is the first
 FINER = ["grpo", "half", "pos_only", "reinforce"]  # whose grid has 2.1e-4 as well
 DIFFICULTY = ["focal", "flat_pos", "focal_half"]  # less push down, or weight on hard problems?
-SEARCHED = [name for name in NAMES if name != "culling"]
+SEARCHED = [name for name in NAMES if name not in ("culling", "ppo")]
 SEARCHED += ["dense", *DIFFICULTY, "process_by_step", "ppo_fast"]
 USUAL = 3e-4  # the rate of grpo, which a variant takes ...
 MARGIN = 1.5  # ... unless another one is better by more points than this (methods.md)

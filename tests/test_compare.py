@@ -109,7 +109,7 @@ def test_equal_time(monkeypatch, tmp_path):
 def test_jobs(monkeypatch):
     """Runs that a set lacks, makes twice or again, or not in order of seed."""
     on_grid = len(TASKS) * len(FIRST) * len(GRID)
-    sizes = {"rates": on_grid * (len(NAMES) - 2) + 2 * 3 * 2, "dense": on_grid}
+    sizes = {"rates": on_grid * (len(NAMES) - 3) + 2 * 3 * 2, "dense": on_grid}
     sizes |= {"narrow": on_grid, "caps": 2 * 3 * 3 * 2, "by-step": on_grid}  # cispo has two rates
     sizes |= {"difficulty": 3 * on_grid, "finer": 2 * 3 * 4, "value-rate": on_grid}
     nothing_chosen = dict.fromkeys(protocol.SETS, 0) | sizes
@@ -439,8 +439,8 @@ def test_a_page_of_some_rows(tmp_path, monkeypatch):
     assert names == {"half", "critic", "dr_grpo", "process"}
     page = compare_report.page(first + rows, results)
     assert (page.count("**+"), page.count("**-")) == (1, 3)
-    # Neither grpo nor rloo is compared, and culling has no rows here.
-    assert f"{2 * (len(NAMES) - 3)} comparisons" in page.replace("\n", " ")
+    # Neither grpo nor rloo is compared, and culling and ppo have no rows here.
+    assert f"{2 * (len(NAMES) - 4)} comparisons" in page.replace("\n", " ")
     of_pair = [x for x in page.splitlines() if "rloo" in x and "| 12 |" in x]
     assert len(of_pair) == 1 and "| mul | `dr_grpo = rloo` | 0.0003 | 12 | **-5.5" in of_pair[0]
     parts = [sum("| add |" in x for x in part.splitlines()) for part in page.split("\n## ")]
