@@ -24,6 +24,7 @@ tables:
 	$(PYTHON) -m studies.displacement --only-tables
 	$(PYTHON) -m studies.pass_at_k --only-tables
 	$(PYTHON) -m studies.dose --only-tables
+	$(PYTHON) -m studies.language_model --only-tables
 
 ci:
 	.ci/run
