@@ -180,7 +180,7 @@ def beside_grpo(args, flags: str) -> None:
     print(table(results))
     for task in {*tasks} & {*TASKS}:
         print(f"\n{words_about_noise(rows, task)}")
-    print(f"{path} shows your variants beside the committed ones, which have twelve base models.")
+    print(f"{path} shows your variants beside the committed ones.")
     print(f"The runs are in {args.out}: python -m tools.curves draws them.")
 
 
