@@ -21,9 +21,9 @@ def generator(seed):
     return torch.Generator().manual_seed(seed)
 
 
-def sample(model, task, problems, G=8, **options):
+def sample(model, task, problems, G=8):
     """A rollout. It is the same whenever it is sampled from the same model."""
-    return sample_rollout(model, task, problems, G, generator=generator(0), **options)
+    return sample_rollout(model, task, problems, G, generator=generator(0))
 
 
 def one_of_eight(model, prompt):
@@ -60,15 +60,6 @@ def print_advantages(rollout, p, L, variants):
     print(f"{'response':17}{'L':>7}", *(f"{name:>10}" for name in variants))
     for i in L[p].argsort(descending=True):
         print(f"{rollout.texts[p][i]:17}{L[p, i]:7.3f}", *(f"{A[i]:+10.2f}" for A in columns))
-
-
-def print_judged(model, task, problems):
-    """Prints the likeliest response to each problem, and what is correct in it."""
-    texts = sample(model, task, problems, G=1, temperature=0).texts
-    for p, (text,) in zip(problems, texts):
-        checks = (task.reward, task.reasoning_correct)
-        words = ["correct" if check(p, text) else "incorrect" for check in checks]
-        print(f"{p.prompt.strip():11} {text:16} answer {words[0]}, reasoning {words[1]}")
 
 
 # ---- Two tokens, each a or b; only ba has a reward
