@@ -28,7 +28,7 @@ from studies.protocol import SIX
 from studies.runs import rows_of_models
 from tasks import TASKS, make_problems
 
-AFTER = ("grpo", "half", "pos_only", "maxrl", "verifree", "process")  # variants
+AFTER = """grpo half pos_only maxrl verifree process reinforce focal flat_pos""".split()
 PROBLEMS = 30  # of each level
 SAMPLES = 1024
 SIZES = [2**i for i in range(11)]  # k

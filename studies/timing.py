@@ -26,7 +26,7 @@ from studies.protocol import ROWS as RUNS, TASKS, chosen_rate
 from studies.runs import model_after, settings
 
 ROWS = TABLES / "timing.csv"
-NAMES = """grpo reinforce culling negative ngrpo verifree process likelihood critic nthr gspo
+NAMES = """grpo reinforce culling negative ngrpo verifree process likelihood critic ppo nthr gspo
 cispo""".split()  # the first six after grpo train on groups that it skips
 
 
