@@ -1,14 +1,24 @@
 """What the lectures load, sample and compute with; they put the repository on sys.path first."""
 
+from pathlib import Path
+
 import torch
 
+import train
 from advantages import VARIANTS, grpo
 from grpo import sample_rollout
 from studies.common import TABLES, paired, read_rows
-from studies.common import load  # noqa: F401 (the notebooks load models with it)
 from studies.group import first_correct
 from tasks import ADD
 from tools.ask import asked
+
+
+def load(task, name):
+    """A model whose weights are kept in course/weights, as 16-bit numbers."""
+    model = train.new_model(train.parse_arguments(["--task", task]))
+    weights = torch.load(Path(__file__).parent / "weights" / f"{name}.pt", weights_only=True)
+    model.load_state_dict({key: weight.float() for key, weight in weights.items()})
+    return model
 
 
 def numbers(x):

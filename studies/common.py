@@ -18,8 +18,6 @@ import numpy as np
 import torch
 from scipy import stats
 
-import train
-from model import GPT
 from tools import print_anything
 from tools.rows import read_rows
 
@@ -38,15 +36,6 @@ def options(text: str, seeds: range, tasks: tuple[str, ...]) -> argparse.Argumen
     parser.add_argument("--out", default="runs/studies", type=os.path.expanduser, help="of runs")
     parser.add_argument("--only-tables", action="store_true", help="measure nothing, make tables")
     return parser
-
-
-def load(task: str, name: str) -> GPT:
-    """A model whose weights are kept in course/weights, as 16-bit numbers."""
-    model = train.new_model(train.parse_arguments(["--task", task]))
-    path = Path(train.__file__).parent / "course" / "weights" / f"{name}.pt"
-    weights = torch.load(path, weights_only=True)
-    model.load_state_dict({key: w.float() for key, w in weights.items()})
-    return model
 
 
 # ---- Rows

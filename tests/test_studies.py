@@ -22,6 +22,7 @@ pytest.importorskip("scipy", reason="the studies need scipy: see studies/require
 import train  # noqa: E402
 from advantages import LOSS, VARIANTS, answer_likelihood, grpo  # noqa: E402
 from advantages import standardise, with_advantages  # noqa: E402
+from course.lecture import load  # noqa: E402
 from grpo import Rollout, policy_loss, response_logprobs, update  # noqa: E402
 from studies import ablations, common, difficulty, displacement, dose  # noqa: E402
 from studies import gradients, gradients_report, group, pass_at_k, runs, timing  # noqa: E402
@@ -181,7 +182,7 @@ def test_the_group_of_the_picture():
     an answer that is not marked, and one that cannot be seen.
     """
     x = problem(TASKS["add"], [347, 285], 3)
-    rollout = group.first_correct(common.load("add", "add-base"), x)
+    rollout = group.first_correct(load("add", "add-base"), x)
     assert rollout.rewards.tolist() == [[1] + 7 * [0]]
     _, ax = plt.subplots()
     group.draw(ax, rollout, 0, "grpo")
