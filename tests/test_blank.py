@@ -1,4 +1,4 @@
-"""course.blank as a student runs it."""
+"""Without these tests course.blank could overwrite a student's work, or leave answers in."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""What studies.compare runs, keeps and says: on rows and curves whose answers are known."""
+"""Without these tests studies.compare could count stale runs, wrong rates or wrong stars."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""What no formula of test_grpo.py can see: weights, the tasks, ranges, devices."""
+"""Without these tests a model could see the future or held-out problems, or meet NaN."""
 
 import math
 import re

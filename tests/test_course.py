@@ -1,4 +1,4 @@
-"""The programs that pages of the course ask a reader to save and run do what the page says."""
+"""Without these tests programs of the course could say other things than its pages."""
 
 import ast
 import csv

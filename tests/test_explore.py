@@ -1,7 +1,7 @@
-"""The advantage lab in a real browser, used as a person would: mouse, keyboard, phone, dark mode.
+"""Without these tests the advantage lab could show other numbers than Python, or not be usable.
 
-The page computes every advantage and update in JavaScript. The tests compare them with the Python
-functions and with autograd.
+They use it in a real browser, as a person would: mouse, keyboard, phone, dark mode. The page
+computes every advantage and update in JavaScript.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The grader, on students whose files have one fault each. wrong_solutions.py has the mistakes."""
+"""Without these tests a student could get a wrong tick, or a line that names no cause."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The language model against transformers, and in the loop with every variant that it can have."""
+"""Without these tests tools.language_model could train another model than SmolLM2."""
 
 import csv
 import json

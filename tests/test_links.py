@@ -1,4 +1,4 @@
-"""Links of pages and notebooks lead somewhere, and what the README shows is what the code does."""
+"""Without these tests links could lead nowhere, and the README could show what is not so."""
 
 import inspect
 import json

@@ -1,4 +1,4 @@
-"""course/one_file.py has the algorithm of the core: both compute with the same numbers."""
+"""Without these tests course/one_file.py could have another algorithm than the core."""
 
 import os
 import re

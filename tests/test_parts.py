@@ -1,4 +1,4 @@
-"""What variants ask beyond the formulas, and the steps of an update apart from its metrics."""
+"""Without these tests a wrong solution of a part of the assignment could pass."""
 
 from types import SimpleNamespace
 from unittest.mock import ANY

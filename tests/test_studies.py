@@ -1,4 +1,4 @@
-"""The studies' arithmetic, on rows, groups and responses whose answers are known."""
+"""Without these tests the studies could compute wrong numbers, or leave processes behind."""
 
 import os
 import signal

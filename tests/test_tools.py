@@ -1,4 +1,4 @@
-"""The two tools beside a run: what they are asked, what they answer, how they refuse."""
+"""Without these tests tools.ask and tools.curves could show what a run is not."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""TRL is the one oracle of the loss that nobody here wrote; and the variants run inside it."""
+"""Without these tests VariantTrainer could train another loss than this project, unnoticed."""
 
 import re
 from copy import deepcopy
