@@ -1,4 +1,4 @@
-"""Without these tests studies.compare could count stale runs, wrong rates or wrong stars."""
+"""Without these tests studies.compare could count stale runs, wrong rates or wrong p values."""
 
 import importlib
 import re
