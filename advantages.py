@@ -182,7 +182,7 @@ class PPO(Critic):
     """Compare the reward with what a second network predicts before each token.
     PPO (proximal policy optimization). arXiv 1707.06347; 1506.02438 with gamma = lambda = 1.
 
-        A_{i,t} = r_i - V_phi(x, y_{i,<t})
+        A_{i,t} = r_i - V_phi(x, y_{i,<t})          in groups of equal rewards as well
 
     V_phi, the value network, predicts the reward from the prompt and the tokens before y_{i,t}.
     GRPO puts the group's mean in its place. This saves a second network, whose predictions are

@@ -1,8 +1,7 @@
 """The figures of the two lectures, made for a projector: nine inches wide, letters of 14 points.
 
 Blue (UP) is pushed up, orange (DOWN) is pushed down, and what is not pushed is nearly white. In the
-second lecture these colours have no other meaning, and each figure has a title that says what one
-sees.
+second lecture each figure has a title that says what one sees.
 """
 
 import matplotlib.pyplot as plt

@@ -4,7 +4,7 @@ methods.md says what is compared. Each seed has its own base model. All variants
 the same problems in the same order, except culling, so their differences from grpo are paired.
 These are the sets of runs:
 
-    rates      base models 1 to 3: each variant at three or four learning rates
+    rates      base models 1 to 3: the variants whose learning rate is searched, at some rates
     narrow     the same for gspo with the clip range of its paper
     variants   base models 4 to 15: each variant at the learning rate that was chosen from these
     usual      base models 4 to 9: eight variants with the usual norm limit of 1

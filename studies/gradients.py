@@ -26,7 +26,7 @@ measurable": M or V is not positive. Intervals resample base models.
 The critic's network begins with outputs near 0, so at a base model critic equals grpo. We therefore
 train it first, as train.train does, by 160 updates on other rollouts of the same weights, and then
 keep it as it is. culling, gspo and cispo have the gradient of grpo at ratio 1, except for the
-weights of tokens, so they are left out.
+weights of tokens, so they are left out. So are ppo, double and quarter.
 
 results/gradients.csv has one row for each task, base seed and variant or control. What has a row is
 not measured again. studies/gradients_report.py makes results/gradients.md from it and from

@@ -1,4 +1,4 @@
-"""What does one group teach? Lectures and exam draw a group with this. It has no command.
+"""What does one group teach? The lectures draw a group with this. It has no command.
 
 Each row is a response and each cell a token, and its colour is the advantage of a variant.
 """

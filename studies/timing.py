@@ -27,7 +27,7 @@ from studies.runs import model_after, settings
 
 ROWS = TABLES / "timing.csv"
 NAMES = """grpo reinforce culling negative ngrpo verifree process likelihood critic ppo nthr gspo
-cispo""".split()  # the first six after grpo train on groups that it skips
+cispo""".split()
 
 
 def seconds_of_steps(loop):

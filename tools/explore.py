@@ -43,7 +43,6 @@ TEMPLATE = Path(__file__).with_name("explore.template.html")
 PAGE = Path(__file__).with_name("explore.html")
 SCRIPTS = ("advantages.js", "tree.js", "charts.js", "questions.js", "explore.js")
 ROWS = Path(__file__).parent.parent / "studies/results/compare.csv"
-# The rules that the page offers. The others only scale a group's advantages, or need a network.
 RULES = ("grpo", "half", "pos_only", "nthr", "ngrpo", "forking")
 SEEDS = range(4, 16)  # the base models of the forest plot
 FOLLOWED = ("grpo", "half")  # the variants whose runs are recorded
