@@ -13,7 +13,7 @@ over training, and pass@16 at the end: the share of problems for which one of 16
 All but the third are of problems that training never saw. An average in bold stays significant
 after Holm's correction over the five rules of its task (exact sign flips).
 
-So far there are no rows of maxrl, of grpo again and of sums2.
+So far there are no rows of sums2.
 
 results/language_model.csv has one row for each run. A run that has a row is not made again. A run
 takes about three minutes of one core.
