@@ -13,12 +13,8 @@ from studies.protocol import chosen_rate, title
 
 # The page shows the difference of the first from the second; flags follow a name.
 PAIRS = [("half", "nthr"), ("half", "nthr_eta0"), ("nthr_eta0", "random_sparing")]
-PAIRS += [
-    ("half", "focal_half"),
-    ("pos_only", "half"),
-    ("likelihood", "pos_only"),
-    ("verifree", "pos_only"),
-]
+PAIRS += [("half", "focal_half"), ("pos_only", "half")]
+PAIRS += [("likelihood", "pos_only"), ("verifree", "pos_only")]
 PAIRS += [("verifree", "reinforce"), ("verifree_undivided", "verifree")]
 PAIRS += [(f"grpo {RESPONSE}", "grpo"), ("gspo", f"grpo {RESPONSE}")]
 PAIRS += [*((f"grpo {LIMITS[x]}", "grpo") for x in ("0.1", "1"))]

@@ -103,7 +103,9 @@ def test_the_terminal_of_the_readme():
     kept = (ROOT / "studies" / "results" / "terminal.txt").read_text(encoding="utf-8")
     [end] = [block for block in BLOCKS if "before -> after" in block]
     assert inspect.cleandoc(end) in kept
-    [rows] = [inspect.cleandoc(block).splitlines() for block in BLOCKS if "before training" in block]
+    [rows] = [
+        inspect.cleandoc(block).splitlines() for block in BLOCKS if "before training" in block
+    ]
     problem, *responses = rows
     assert f"response to {problem}" in kept and len(responses) == 3
     for step, row in zip((0, 25, 400), responses):
