@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.analysis import Effect, comparisons, run_times, words_about_noise
+from studies.analysis import Effect, comparisons, run_times, with_means_of_pair
+from studies.analysis import words_about_noise
 from studies.common import EXACT, Interval, by_seed, interval, markdown, paired, sign_flips
 from studies.protocol import AT_USUAL, CAPS, COMPARED, FIRST, HEAD, LIMITS, NAMES, NARROW
 from studies.protocol import RATES, RESPONSE, SEARCHED, SIX, TASKS, UNCLIPPED, accuracy_by_rate
@@ -13,7 +14,9 @@ from studies.protocol import chosen_rate, title
 
 # The page shows the difference of the first from the second; flags follow a name.
 PAIRS = [("half", "nthr"), ("half", "nthr_eta0"), ("nthr_eta0", "random_sparing")]
-PAIRS += [("half", "focal_half"), ("pos_only", "half")]
+PAIRS += [("half", "focal_half"), ("flat_pos", "focal_half"), ("pos_only", "half")]
+PAIRS += [("pos_only", "focal"), ("reinforce", "dr_grpo")]
+PAIRS += [(f"{x} {LIMITS['1']}", f"{y} {LIMITS['1']}") for x, y in PAIRS[-2:]]
 PAIRS += [("likelihood", "pos_only"), ("verifree", "pos_only")]
 PAIRS += [("verifree", "reinforce"), ("verifree_undivided", "verifree")]
 PAIRS += [(f"grpo {RESPONSE}", "grpo"), ("gspo", f"grpo {RESPONSE}")]
@@ -107,7 +110,7 @@ def table_of_limits(rows: list[dict], column: str) -> str:
 def table_of_pairs(rows: list[dict]) -> str:
     """PAIRS on both tasks, of the base models that both have."""
     lines = []
-    reported = [row for row in rows if row["seed"] not in FIRST]
+    reported = with_means_of_pair([row for row in rows if row["seed"] not in FIRST])
     for task, names in product(TASKS, PAIRS):
         parts = [name.partition(" ") for name in names]
         heads = [(task, x, chosen_rate(rows, task, x, flags), flags) for x, _, flags in parts]
