@@ -1,8 +1,4 @@
-"""Without these tests the advantage lab could show other numbers than Python, or not be usable.
-
-They use it in a real browser, as a person would: mouse, keyboard, phone, dark mode. The page
-computes every advantage and update in JavaScript.
-"""
+"""Without these tests the advantage lab could show other numbers than Python, or be unusable."""
 
 import re
 import shutil
