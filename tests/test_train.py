@@ -1,6 +1,5 @@
 """Without these tests a setting could be ignored, a column wrong, or a run end in a traceback."""
 
-import inspect
 import csv
 import json
 import math
@@ -12,7 +11,7 @@ import sys
 from contextlib import redirect_stderr
 from dataclasses import replace
 from functools import partial
-from inspect import getdoc
+from inspect import getdoc, signature
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -258,7 +257,7 @@ def test_the_warm_up_ends_at_the_share_of_its_task(task, share, ratio, monkeypat
         often.append(lengths.count(len(solutions[0]) + 1) / len(solutions))  # 1: the end token
     assert often[1] / often[0] == pytest.approx(ratio ** (last - first), rel=0.2)
     assert train.warm_up(model, TASKS[task], 0, 40)[0] == 40  # and no more
-    assert inspect.signature(train.warm_up).parameters["steps"].default == 2000
+    assert signature(train.warm_up).parameters["steps"].default == 2000
 
 
 # ---- What is measured, when, and on which weights
