@@ -13,7 +13,7 @@ These are the sets of runs:
     low-cap    base models 4 to 15: cispo with a cap of 1.2, at the learning rate chosen for it
     unclipped  base models 4 to 9: grpo on add without a clip
     ladder     base models 4 to 9: grpo and half on add without a norm limit, and with 0.1
-    response   base models 4 to 9: grpo with `--aggregate response`, as gspo has it
+    response   base models 4 to 15: grpo with `--aggregate response`, as gspo has it
     dense      rates, then base models 4 to 9, for dense
     by-step    rates, then base models 4 to 15, for process_by_step
     same-prefix  base models 4 to 15: same_prefix, at the learning rate of grpo

@@ -48,7 +48,7 @@ SETS = {  # set: variants or controls, tasks, base models, flags
     "low-cap": (["cispo"], TASKS, TWELVE, CAPS[:1]),
     "unclipped": (["grpo"], ["add"], SIX, [UNCLIPPED]),
     "ladder": (["grpo", "half"], ["add"], SIX, [LIMITS["none"], LIMITS["0.1"]]),
-    "response": (["grpo"], TASKS, SIX, [RESPONSE]),
+    "response": (["grpo"], TASKS, TWELVE, [RESPONSE]),
     "dense": (["dense"], TASKS, [*FIRST, *SIX], [""]),
     "by-step": (["process_by_step"], TASKS, [*FIRST, *TWELVE], [""]),
     "same-prefix": (["same_prefix"], TASKS, TWELVE, [""]),
