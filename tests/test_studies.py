@@ -274,7 +274,7 @@ def test_controls_equal_their_formulas(name):
 
 def test_a_weaker_push_down_is_a_weight_on_problems():
     """A weight w of incorrect responses that is not, in expectation, grpo's update times 1 - (1 -
-    w) p; controls that weigh hard problems (p = 1/8) over easy ones (7/8) as methods.md does not
+    w) p; controls that weigh hard problems (p = 1/8) over easy ones (7/8) as the results do not
     say; a group of another number of correct responses that counts."""
     for p in (1 / 8, 0.3, 1 / 2, 7 / 8):
         of_grpo = difficulty.weight("grpo", p)
