@@ -9,12 +9,11 @@ with p = 7/8, in groups of eight. It is 1 for grpo.
 The first table has points above grpo: sampled accuracy as a mean over training, sampled and greedy
 accuracy at the end, and the share of all-fail groups as a mean over training, where less is better.
 In expectation, reinforce has the update of dr_grpo times a constant, so their difference is not one
-of weights. The second
-table takes grpo, focal, flat_pos and pos_only as a design of two factors, on the base models that
-have all four, with our norm limit of 0.01 and with the usual one of 1. The effect of the weight is
-the mean of focal minus grpo and of pos_only minus flat_pos. That of no push down is the mean of
-flat_pos minus grpo and of pos_only minus focal. Their interaction is pos_only minus flat_pos minus
-focal plus grpo. Intervals are 95 % t intervals over base models.
+of weights. The second table takes grpo, focal, flat_pos and pos_only as a design of two factors, on
+the base models that have all four, with our norm limit of 0.01 and with the usual one of 1. The
+effect of the weight is the mean of focal minus grpo and of pos_only minus flat_pos. That of no push
+down is the mean of flat_pos minus grpo and of pos_only minus focal. Their interaction is pos_only
+minus flat_pos minus focal plus grpo. Intervals are 95 % t intervals over base models.
 
 methods.md has the rule by which the end decides, which was declared before. It does not name a norm
 limit. The intervals of shares are from drawing the base models again, with replacement. A verdict
